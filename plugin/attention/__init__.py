@@ -1,0 +1,1 @@
+"""The decoder's merged attention: one softmax over causal self keys and all encoder keys, both paged."""

@@ -1,0 +1,1 @@
+"""Block-diffusion drafts (DFlash, DSpark, DFlare): their checkpoints and their vLLM models."""

@@ -1,0 +1,37 @@
+"""What the three families share on vLLM: Qwen3-style layers over context keys made from the verifier's tapped states.
+
+vLLM's own DFlash classes do most of it (and its V1 proposer insists on subclasses of them). The mathematics: a context
+state `c(j)` for every accepted decoder position j gives each layer `K = rope_j(k_norm(W_k c))`, `V = W_v c`, stored in the
+draft's pages; the block `[anchor, mask x K]` attends to all of them and, in both directions, to itself.
+"""
+
+import torch
+from vllm.model_executor.models.qwen3_dflash import DFlashQwen3Model
+from vllm.platforms import current_platform
+
+
+def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMS norm of each layer's context keys with that layer's own weight.
+
+    Args:
+        all_k: `[num_layers, num_tokens, num_kv_heads, head_dim]`.
+        weights: `[num_layers, head_dim]`.
+        eps: added to the mean square.
+    """
+    x = all_k.float()
+    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return (x * weights[:, None, None].float()).to(all_k.dtype)
+
+
+class DraftBackbone(DFlashQwen3Model):
+    """vLLM's DFlash backbone with one of its CPU kernels replaced.
+
+    `ops.rms_norm` of the CPU build ignores all rows but the first of a `[num_layers, head_dim]` weight, so that every
+    layer's keys would be normed by layer 0's weight: wrong drafts, never wrong output. The grouped kernel of the CUDA
+    build is right and stays. Unnecessary once the CPU op honours, or refuses, a two-dimensional weight.
+    """
+
+    def _normalize_context_k(self, all_k: torch.Tensor) -> torch.Tensor:
+        if current_platform.is_cpu():
+            return normalize_context_k(all_k, self._k_norm_weights, self._rms_norm_eps)
+        return super()._normalize_context_k(all_k)

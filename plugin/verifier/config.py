@@ -1,0 +1,88 @@
+"""What the engine must know about a T5Gemma 2 configuration, and the one place that makes vLLM's own settings safe for it.
+
+Encoder and decoder have separate budgets: a request may bring up to `max_source_positions` encoder tokens, whatever the
+decoder's `max_model_len` is. vLLM knows one length only, so the encoder's is carried on the hf config, where vLLM's V2
+runner looks for it too.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
+
+if TYPE_CHECKING:
+    from transformers import T5Gemma2Config
+    from vllm.config import VllmConfig
+
+logger = init_logger(__name__)
+
+MODEL_TYPE = "t5gemma2"
+ENCODER_BUDGET_KEY = "max_source_positions"
+"""Attribute of the hf config: encoder tokens allowed in one request. Set it with `--hf-overrides`, or leave it unset."""
+
+
+def decoder_start_token_id(config: "T5Gemma2Config") -> int:
+    """The token the decoder starts with: `decoder_start_token_id`, else the decoder's BOS, as transformers does."""
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None:
+        start = config.decoder.bos_token_id
+    if start is None:
+        raise ValueError("config.json: neither decoder_start_token_id nor decoder.bos_token_id is set")
+    return int(start)
+
+
+def max_encoder_len(config: "T5Gemma2Config", max_model_len: int) -> int:
+    """Encoder tokens allowed in one request: the key set by the user, else `max_model_len` within the encoder's positions."""
+    limit = getattr(config, ENCODER_BUDGET_KEY, None)
+    if limit is None:
+        limit = min(max_model_len, config.encoder.text_config.max_position_embeddings)
+    return int(limit)
+
+
+def check_text_only(config: Any) -> None:
+    """Refuse configurations that the decoder's kernels would get silently wrong.
+
+    Raises:
+        ValueError: encoder and decoder differ in width or vocabulary (the k/v projections and the embedding are shared).
+    """
+    encoder, decoder = config.encoder.text_config, config.decoder
+    for key in ("hidden_size", "vocab_size"):
+        left, right = getattr(encoder, key), getattr(decoder, key)
+        if left != right:
+            raise ValueError(f"config.json: encoder.text_config.{key} is {left} but decoder.{key} is {right}")
+
+
+class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
+    """vLLM calls this once, before the engine is built (`MODELS_CONFIG_MAP`)."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: "VllmConfig") -> None:
+        """Fix the encoder budget and switch off what vLLM offers but cannot do for this model.
+
+        Raises:
+            ValueError: an encoder budget that one engine step cannot hold, or a parallel mode nobody has validated.
+        """
+        model_config, scheduler = vllm_config.model_config, vllm_config.scheduler_config
+        config = model_config.hf_config
+        check_text_only(config)
+        budget = max_encoder_len(config, model_config.max_model_len)
+        if budget < 1:
+            raise ValueError(f"{ENCODER_BUDGET_KEY} is {budget}: the encoder needs at least one token")
+        if budget > scheduler.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}, less than the {budget} encoder tokens "
+                f"that one request may bring ({ENCODER_BUDGET_KEY}); the encoder runs a prompt in one step"
+            )
+        setattr(config, ENCODER_BUDGET_KEY, budget)
+        parallel = vllm_config.parallel_config
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if (size := getattr(parallel, name)) > 1:
+                raise ValueError(f"{name} is {size}: T5Gemma 2 is served on one GPU an engine; use data parallelism")
+        # vLLM leaves an explicit enable_prefix_caching=True standing and dies at the first request:
+        # cross-attention blocks cannot be shared (CrossAttentionManager).
+        if vllm_config.cache_config.enable_prefix_caching:
+            logger.warning("Prefix caching does not exist for encoder-decoder models; switching it off.")
+            vllm_config.cache_config.enable_prefix_caching = False
+        # Encoder prompts are passed on as ids, never cached: a processor cache would only hold memory.
+        if model_config.multimodal_config is not None:
+            model_config.multimodal_config.mm_processor_cache_gb = 0

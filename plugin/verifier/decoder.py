@@ -1,0 +1,115 @@
+"""The decoder: merged attention over its own tokens and the encoder's states, and the taps that drafts read."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.compilation.decorators import support_torch_compile
+from vllm.config import CacheConfig, VllmConfig
+from vllm.model_executor.layers.layernorm import GemmaRMSNorm
+from vllm.model_executor.models.interfaces import EagleModelMixin
+
+from plugin.attention.merged import MergedAttention
+from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
+
+
+class DecoderAttention(AttentionProjections):
+    """Projections shared by self and cross keys; encoder keys are normed but not rotated."""
+
+    def __init__(self, config: Any, layer_idx: int, cache_config: CacheConfig, prefix: str) -> None:
+        super().__init__(config, layer_idx, prefix)
+        self.attn = MergedAttention(
+            self.num_heads, self.num_kv_heads, self.head_dim, self.scaling, self.window, cache_config, f"{prefix}.attn"
+        )
+
+    def cross_kv(self, encoder_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[num_encoder_tokens, hidden_size]` -> keys and values, each `[num_encoder_tokens, num_kv_heads, head_dim]`."""
+        weight = self.qkv_proj.weight
+        if weight.dim() == 2 and weight.shape[0] == self.q_size + 2 * self.kv_size:
+            bias = None if self.qkv_proj.bias is None else self.qkv_proj.bias[self.q_size :]
+            kv = torch.nn.functional.linear(encoder_states, weight[self.q_size :], bias)
+        else:
+            # vLLM's CPU build packs linear weights away after loading: project q too and drop it.
+            kv = self.qkv_proj(encoder_states)[0][:, self.q_size :]
+        k, v = kv.split([self.kv_size, self.kv_size], dim=-1)
+        k = self.k_norm(k.unflatten(-1, (self.num_kv_heads, self.head_dim)))
+        return k, v.unflatten(-1, (self.num_kv_heads, self.head_dim))
+
+    def forward(
+        self, positions: torch.Tensor, hidden_states: torch.Tensor, encoder_states: torch.Tensor | None
+    ) -> torch.Tensor:
+        q, k, v = self.qkv(hidden_states, positions)
+        cross_k, cross_v = (None, None) if encoder_states is None else self.cross_kv(encoder_states)
+        out, _ = self.o_proj(self.attn(q, k, v, cross_k, cross_v).flatten(1))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """`forward` keeps the residual apart so that vLLM's fused add-and-norm serves the pre-norms."""
+
+    def __init__(self, config: Any, layer_idx: int, cache_config: CacheConfig, prefix: str) -> None:
+        super().__init__()
+        self.self_attn = DecoderAttention(config, layer_idx, cache_config, prefix=f"{prefix}.self_attn")
+        self.mlp = GatedMLP(config, prefix=f"{prefix}.mlp")
+        for name in ("pre_self_attn", "post_self_attn", "pre_feedforward", "post_feedforward"):
+            self.add_module(f"{name}_layernorm", GemmaRMSNorm(config.hidden_size, eps=config.rms_norm_eps))
+
+    def forward(
+        self,
+        positions: torch.Tensor,
+        hidden_states: torch.Tensor,
+        residual: torch.Tensor | None,
+        encoder_states: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the normed MLP branch, not yet added, and the residual that it belongs to."""
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.pre_self_attn_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.pre_self_attn_layernorm(hidden_states, residual)
+        hidden_states = self.post_self_attn_layernorm(self.self_attn(positions, hidden_states, encoder_states))
+        hidden_states, residual = self.pre_feedforward_layernorm(hidden_states, residual)
+        return self.post_feedforward_layernorm(self.mlp(hidden_states)), residual
+
+
+@support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "encoder_states": 0})
+class Decoder(nn.Module, EagleModelMixin):
+    """T5Gemma2Decoder.
+
+    `aux_hidden_state_layers` (set by vLLM from the draft's config) are indices L = i + 1; the state delivered at L is the
+    output of layer i's post-feedforward norm *before* it joins the residual: that is what drafts are trained on.
+    """
+
+    def __init__(self, *, vllm_config: VllmConfig, embed_tokens: ScaledEmbedding, prefix: str = "") -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_config.decoder
+        self.embed_tokens = embed_tokens
+        self.start_layer = 0
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, i, vllm_config.cache_config, prefix=f"{prefix}.layers.{i}")
+            for i in range(config.num_hidden_layers)
+        )
+        self.norm = GemmaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        encoder_states: torch.Tensor | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
+        """One step over the scheduled tokens.
+
+        Args:
+            input_ids, positions: `[num_tokens]`.
+            encoder_states: `[num_encoder_tokens, hidden_size]` of the requests admitted in this step, else None.
+
+        Returns:
+            Normed states `[num_tokens, hidden_size]`; with taps also the list of tapped states, each of that shape.
+        """
+        hidden_states, residual = self.embed_tokens.scaled(input_ids), None
+        taps: list[torch.Tensor] = []
+        for i, layer in enumerate(self.layers):
+            hidden_states, residual = layer(positions, hidden_states, residual, encoder_states)
+            self._maybe_add_hidden_state(taps, i + 1, hidden_states, None)
+        hidden_states, _ = self.norm(hidden_states, residual)
+        return (hidden_states, taps) if taps else hidden_states

@@ -1,0 +1,115 @@
+"""The encoder prompt as the one item of vLLM's modality "text".
+
+vLLM hands inputs to an encoder only through its multimodal processors. There is nothing to process here: the item is the
+token ids, its placeholder covers them all, and the decoder starts with its start token.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from vllm.config.multimodal import BaseDummyOptions
+from vllm.inputs import MultiModalDataDict, MultiModalEncDecInput, mm_enc_dec_input, mm_input
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFieldConfig,
+    MultiModalFieldElem,
+    MultiModalKwargsItem,
+    MultiModalKwargsItems,
+    PlaceholderRange,
+)
+from vllm.multimodal.parse import ModalityDataItems, MultiModalDataItems, MultiModalDataParser, ProcessorBatchItems
+from vllm.multimodal.processing import BaseDummyInputsBuilder, BaseProcessingInfo, EncDecMultiModalProcessor, PromptUpdate
+from vllm.multimodal.processing.context import TimingContext
+from vllm.multimodal.processing.inputs import ProcessorInputs
+from vllm.renderers import TokenizeParams
+from vllm.utils import random_uuid
+
+from plugin.verifier.config import decoder_start_token_id, max_encoder_len
+
+MODALITY = "text"
+
+
+class EncoderPrompts(ProcessorBatchItems[list[int]]):
+    """Token id lists, one an item."""
+
+    def __init__(self, data: Sequence[list[int]]) -> None:
+        super().__init__(data, MODALITY)
+
+
+class TextDataParser(MultiModalDataParser):
+    """Adds the modality "text" to vLLM's parsers."""
+
+    def _parse_text_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
+        return EncoderPrompts(data)
+
+    def _get_subparsers(self) -> Mapping[str, Any]:
+        return {MODALITY: self._parse_text_data}
+
+
+class T5Gemma2ProcessingInfo(BaseProcessingInfo):
+    """Limits of the encoder input."""
+
+    @property
+    def max_encoder_len(self) -> int:
+        return max_encoder_len(self.get_hf_config(), self.ctx.model_config.max_model_len)  # type: ignore[arg-type]
+
+    def get_data_parser(self) -> MultiModalDataParser:
+        return TextDataParser()
+
+    def get_supported_mm_limits(self) -> Mapping[str, int | None]:
+        return {MODALITY: 1}
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
+        return {MODALITY: self.max_encoder_len}
+
+    @property
+    def skip_prompt_length_check(self) -> bool:
+        return True  # vLLM would refuse a prompt that fills the budget; the renderer checks it by our own rule
+
+    def get_default_tok_params(self) -> TokenizeParams:
+        return TokenizeParams(max_total_tokens=self.max_encoder_len, add_special_tokens=True)
+
+
+class T5Gemma2DummyInputs(BaseDummyInputsBuilder[T5Gemma2ProcessingInfo]):
+    """The largest encoder prompt, for memory profiling."""
+
+    def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
+        return ""
+
+    def get_dummy_mm_data(
+        self, seq_len: int, mm_counts: Mapping[str, int], mm_options: Mapping[str, BaseDummyOptions]
+    ) -> MultiModalDataDict:
+        return {MODALITY: [[0] * self.info.max_encoder_len] * mm_counts.get(MODALITY, 0)}
+
+
+def encoder_item(ids: Sequence[int]) -> MultiModalKwargsItem:
+    """One prompt as vLLM carries it to the worker: a tensor `[length]` under the key "text"."""
+    data = torch.tensor(ids, dtype=torch.long)
+    return MultiModalKwargsItem({MODALITY: MultiModalFieldElem(data=data, field=MultiModalBatchedField())})
+
+
+class T5Gemma2Processor(EncDecMultiModalProcessor[T5Gemma2ProcessingInfo]):
+    """Builds the engine input directly; the steps of vLLM's generic pipeline are not used."""
+
+    requires_tokenizer = False
+
+    def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalEncDecInput:
+        ids = list(inputs.mm_data_items.get_items(MODALITY, EncoderPrompts).get(0))
+        encoder = mm_input(
+            prompt_token_ids=ids,
+            mm_kwargs=MultiModalKwargsItems({MODALITY: [encoder_item(ids)]}),
+            # An identity of its own: states are consumed once and never shared between requests.
+            mm_hashes={MODALITY: [random_uuid()]},
+            mm_placeholders={MODALITY: [PlaceholderRange(offset=0, length=len(ids))]},
+        )
+        return mm_enc_dec_input(encoder, [decoder_start_token_id(self.info.get_hf_config())])  # type: ignore[arg-type]
+
+    def create_encoder_prompt(self, prompt: list[int], mm_items: MultiModalDataItems) -> list[int]:
+        return prompt
+
+    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Mapping[str, Any]:
+        return {MODALITY: MultiModalFieldConfig.batched(MODALITY)}
+
+    def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
+        return []

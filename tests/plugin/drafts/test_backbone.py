@@ -1,0 +1,33 @@
+"""O8: context keys of every draft layer are normed with that layer's own weight."""
+
+import torch
+
+from plugin.drafts.backbone import normalize_context_k
+
+
+def context_keys():
+    torch.manual_seed(0)
+    return torch.randn(3, 5, 2, 8), torch.rand(3, 8) + 0.5
+
+
+def test_each_layer_uses_its_own_weight():
+    keys, weights = context_keys()
+    got = normalize_context_k(keys, weights, 1e-6)
+    for layer in range(3):
+        for token in range(5):
+            for head in range(2):
+                x = keys[layer, token, head]
+                want = x / (x.square().mean() + 1e-6).sqrt() * weights[layer]
+                torch.testing.assert_close(got[layer, token, head], want)
+
+
+def test_control_the_stock_kernel_uses_layer_0s_weight_on_the_cpu():
+    """Once this fails, the override in `DraftBackbone` can go."""
+    from vllm import _custom_ops as ops
+
+    keys, weights = context_keys()
+    got = torch.empty_like(keys)
+    ops.rms_norm(got, keys, weights, 1e-6)
+    want = normalize_context_k(keys, weights, 1e-6)
+    torch.testing.assert_close(got[0], want[0])
+    assert (got[1:] - want[1:]).abs().max() > 0.1
