@@ -12,6 +12,8 @@ VERIFIER_ARCHITECTURE: Final = "T5Gemma2ForConditionalGeneration"
 MODELS: Final[tuple[tuple[str, str], ...]] = (
     (VERIFIER_ARCHITECTURE, "plugin.verifier.model:T5Gemma2ForConditionalGeneration"),
     ("T5Gemma2DFlashDraftModel", "plugin.drafts.dflash:T5Gemma2DFlashDraftModel"),
+    ("T5Gemma2DSparkDraftModel", "plugin.drafts.dspark:T5Gemma2DSparkDraftModel"),
+    ("T5Gemma2DFlareDraftModel", "plugin.drafts.dflare:T5Gemma2DFlareDraftModel"),
 )
 """Architecture name -> "module:Class", imported by vLLM only when that architecture is built."""
 

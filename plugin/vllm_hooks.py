@@ -45,7 +45,8 @@ def replace(owner: Any, name: str, parameters: tuple[str, ...], make: Callable[[
         raise HookError(f"{where} takes {found}, but vLLM {SUPPORTED}'s takes {parameters}: see plugin/vllm_hooks.py")
     new = functools.wraps(stock)(make(stock))
     new._t5gemma2 = True
-    setattr(owner, name, new)
+    # A class method arrives bound: the replacement is then called without the class.
+    setattr(owner, name, staticmethod(new) if inspect.ismethod(stock) else new)
 
 
 def install() -> None:
@@ -56,10 +57,13 @@ def install() -> None:
     plain_prompts_to_the_encoder()
     max_tokens_by_decoder_length()
     speculators_types()
+    speculators_method()
     draft_as_model()
+    one_cache_group_a_kind()
     v1_runner = current_platform.is_cpu() or os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
     if v1_runner:
         encoder_outputs_in_batch_order()
+        block_proposer()
     if current_platform.is_cpu():
         expand_temperatures_on_cpu()
 
@@ -127,6 +131,28 @@ def speculators_types() -> None:
             SUPPORTED_SPECULATORS_TYPES[family] = update
 
 
+def speculators_method() -> None:
+    """`vllm serve <draft>`: vLLM takes the checkpoint's type as its speculative method. "dflare" is no method, and "dspark" is
+    one that the V1 runner refuses; all three of ours run as "dflash", and the model class makes the difference.
+
+    Unnecessary once vLLM knows DFlare, and DSpark on every runner.
+    """
+    from vllm.transformers_utils.configs.speculators.base import SpeculatorsConfig
+
+    from plugin.drafts.vllm_config import ARCHITECTURES, is_ours
+
+    def make(stock: Any) -> Any:
+        def build_vllm_speculative_config(config_dict: dict[str, Any]) -> dict[str, Any]:
+            speculative: dict[str, Any] = stock(config_dict=config_dict)
+            if is_ours(config_dict) and speculative["method"] in ARCHITECTURES:
+                speculative["method"] = "dflash"
+            return speculative
+
+        return build_vllm_speculative_config
+
+    replace(SpeculatorsConfig, "build_vllm_speculative_config", ("config_dict",), make)
+
+
 def draft_as_model() -> None:
     """`vllm serve <draft>`: vLLM takes the verifier's name from the draft's config as it stands. A relative name there is
     relative to the draft's folder (the bundled demo's is `../verifier`), not to the server's working directory.
@@ -146,6 +172,31 @@ def draft_as_model() -> None:
         "model", "tokenizer", "trust_remote_code", "revision", "vllm_speculative_config", "hf_token", "kwargs",
     )  # fmt: skip
     replace(arg_utils, "maybe_override_with_speculators", parameters, make)
+
+
+def one_cache_group_a_kind() -> None:
+    """vLLM splits layers into KV cache groups of equal size; when verifier and draft together have half as many self layers
+    again as there are cross layers, it deals the self layers out over several groups, and the V1 proposer refuses a draft
+    whose layers are not all in one. For models with our cross caches, groups of the same kind are joined again: the
+    shorter kind is padded instead, as vLLM itself does below that ratio. Fewer block tables are cheaper, too.
+
+    Unnecessary once the V1 proposer serves drafts over several groups.
+    """
+    from vllm.v1.core import kv_cache_utils
+
+    def make(stock: Any) -> Any:
+        def _get_kv_cache_groups_uniform_page_size(kv_cache_spec: dict[str, Any]) -> Any:
+            groups = stock(kv_cache_spec)
+            if not any(name.endswith(".cross_cache") for name in kv_cache_spec):
+                return groups
+            kinds: dict[Any, list[str]] = {}
+            for group in groups:
+                kinds.setdefault(group.kv_cache_spec, []).extend(group.layer_names)
+            return kv_cache_utils.create_kv_cache_group_specs(kv_cache_spec, list(kinds.values()))
+
+        return _get_kv_cache_groups_uniform_page_size
+
+    replace(kv_cache_utils, "_get_kv_cache_groups_uniform_page_size", ("kv_cache_spec",), make)
 
 
 def encoder_outputs_in_batch_order() -> None:
@@ -197,3 +248,17 @@ def expand_batch_to_tokens(
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     expanded = torch.repeat_interleave(x, counts.long(), output_size=num_tokens)
     return torch.where(expanded == replace_from, torch.full_like(expanded, replace_to), expanded)
+
+
+def block_proposer() -> None:
+    """The V1 runner builds its DFlash proposer by the name in its module; ours adds DSpark's sampling.
+
+    Unnecessary once vLLM's V1 runner drives DSpark.
+    """
+    from vllm.v1.worker import gpu_model_runner
+
+    from plugin.drafts.v1_proposer import BlockProposer
+
+    if not hasattr(gpu_model_runner, "DFlashProposer"):
+        raise HookError("vllm.v1.worker.gpu_model_runner has no DFlashProposer any more: see plugin/vllm_hooks.py")
+    gpu_model_runner.DFlashProposer = BlockProposer

@@ -5,8 +5,10 @@ state `c(j)` for every accepted decoder position j gives each layer `K = rope_j(
 draft's pages; the block `[anchor, mask x K]` attends to all of them and, in both directions, to itself.
 """
 
+from collections.abc import Iterable
+
 import torch
-from vllm.model_executor.models.qwen3_dflash import DFlashQwen3Model
+from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 from vllm.platforms import current_platform
 
 
@@ -35,3 +37,25 @@ class DraftBackbone(DFlashQwen3Model):
         if current_platform.is_cpu():
             return normalize_context_k(all_k, self._k_norm_weights, self._rms_norm_eps)
         return super()._normalize_context_k(all_k)
+
+
+class DraftModel(DFlashQwen3ForCausalLM):
+    """A draft as vLLM drives it; subclasses name their backbone in `model_cls`."""
+
+    model_cls = DraftBackbone
+
+    def compute_draft_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """`[num_rows, hidden_size]` -> logits over the draft's own vocabulary, `[num_rows, draft_vocab_size]`."""
+        logits: torch.Tensor = self.logits_processor(self.lm_head, hidden_states)
+        return logits
+
+    def map_draft_to_target(self, draft_ids: torch.Tensor) -> torch.Tensor:
+        """Draft ids to verifier ids, any shape: `i + d2t[i]`, or the ids themselves for a full vocabulary."""
+        if self.draft_id_to_target_id is None:
+            return draft_ids
+        return draft_ids + self.draft_id_to_target_id[draft_ids]
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load a checkpoint in Speculators naming. With the full vocabulary `d2t` maps every id to itself: dropped."""
+        full_vocabulary = self.draft_id_to_target_id is None
+        super().load_weights((n, w) for n, w in weights if not (full_vocabulary and n == "d2t"))

@@ -3,12 +3,8 @@
 `logits_k = lm_head(norm(x_k))` for slots 1 ... K; a reduced draft vocabulary is mapped back by `target = i + d2t[i]`.
 """
 
-from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM
-
-from plugin.drafts.backbone import DraftBackbone
+from plugin.drafts.backbone import DraftModel
 
 
-class T5Gemma2DFlashDraftModel(DFlashQwen3ForCausalLM):
+class T5Gemma2DFlashDraftModel(DraftModel):
     """`DFlashDraftModel` checkpoints; vLLM's DFlash proposer (V1) and speculator (V2) drive it unchanged."""
-
-    model_cls = DraftBackbone

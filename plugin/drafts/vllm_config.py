@@ -16,8 +16,21 @@ from plugin import VERIFIER_ARCHITECTURE
 
 Updater = Callable[..., None]
 
-ARCHITECTURES: Final[dict[str, str]] = {"dflash": "T5Gemma2DFlashDraftModel"}
+ARCHITECTURES: Final[dict[str, str]] = {
+    "dflash": "T5Gemma2DFlashDraftModel",
+    "dspark": "T5Gemma2DSparkDraftModel",
+    "dflare": "T5Gemma2DFlareDraftModel",
+}
 """Family -> the architecture under which its model is registered with vLLM."""
+
+DSPARK_DEFAULTS: Final[dict[str, Any]] = {
+    "markov_rank": None,
+    "markov_head_type": "vanilla",
+    "enable_confidence_head": False,
+    "confidence_head_with_markov": False,
+    "sample_from_anchor": False,
+}
+"""DSpark's own keys and what a checkpoint without them means."""
 
 
 def is_ours(config: dict[str, Any]) -> bool:
@@ -44,6 +57,13 @@ def update_draft_config(family: str, config_dict: dict[str, Any], pre_trained_co
         dflash["causal"] = False
     # else vLLM's own default holds, which is the trained one: sliding layers causal, full layers not.
     pre_trained_config["dflash_config"] = dflash
+    if family == "dspark":
+        for key, default in DSPARK_DEFAULTS.items():
+            pre_trained_config[key] = config_dict.get(key, default)
+    elif family == "dflare":
+        # What travels from the verifier to the draft is all taps side by side, and vLLM sizes its buffers by this key.
+        pre_trained_config["draft_hidden_size"] = pre_trained_config["hidden_size"]
+        pre_trained_config["hidden_size"] *= len(aux_ids)
 
 
 def updater(family: str, stock: Updater | None) -> Updater:
