@@ -1,8 +1,8 @@
 """The vLLM plugin: teaches vLLM 0.32 the T5Gemma 2 verifier and its block-diffusion drafts.
 
-vLLM calls `register()` through the entry point `t5gemma2` of the group `vllm.general_plugins` in every process it starts
-(front end, engine core, worker), sometimes more than once: registering is lazy (model code is imported when a model is
-built) and idempotent.
+vLLM calls `register()` through the entry point `t5gemma2` of the group `vllm.general_plugins` in every process it
+starts (front end, engine core, worker), sometimes more than once: registering is lazy (model code is imported when a
+model is built) and idempotent.
 """
 
 from typing import Final

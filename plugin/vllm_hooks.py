@@ -1,8 +1,8 @@
 """Every reach into vLLM's internals that is not a subclass, one function each.
 
-Each docstring says what stock vLLM 0.32 does, why that is wrong for T5Gemma 2, and what would make the hook unnecessary.
-A hook acts for T5Gemma 2 only and leaves every other model as it was. `replace` fails at install time, naming what is
-gone, when vLLM no longer has what a hook replaces.
+Each docstring says what stock vLLM 0.32 does, why that is wrong for T5Gemma 2, and what would make the hook
+unnecessary. A hook acts for T5Gemma 2 only and leaves every other model as it was. `replace` fails at install time,
+naming what is gone, when vLLM no longer has what a hook replaces.
 """
 
 import copy
@@ -42,9 +42,11 @@ def replace(owner: Any, name: str, parameters: tuple[str, ...], make: Callable[[
         return
     found = tuple(inspect.signature(stock).parameters)
     if found != parameters:
-        raise HookError(f"{where} takes {found}, but vLLM {SUPPORTED}'s takes {parameters}: see plugin/vllm_hooks.py")
+        raise HookError(
+            f"{where} takes {found}, but vLLM {SUPPORTED}'s takes {parameters}: see plugin/vllm_hooks.py"
+        )
     new = functools.wraps(stock)(make(stock))
-    new._t5gemma2 = True
+    new._t5gemma2 = True  # type: ignore[attr-defined]
     # A class method arrives bound: the replacement is then called without the class.
     setattr(owner, name, staticmethod(new) if inspect.ismethod(stock) else new)
 
@@ -94,8 +96,8 @@ def plain_prompts_to_the_encoder() -> None:
 
 
 def max_tokens_by_decoder_length() -> None:
-    """vLLM's OpenAI server cuts max_tokens to max_model_len minus the *encoder's* length (500-token prompt, 100 wanted, 512
-    in all: 12 tokens). For T5Gemma 2 the decoder's own prompt counts. Unnecessary once vLLM counts decoder tokens.
+    """vLLM's OpenAI server cuts max_tokens to max_model_len minus the *encoder's* length (500-token prompt, 100 wanted,
+    512 in all: 12 tokens). For T5Gemma 2 the decoder's own prompt counts. Unnecessary once vLLM counts decoder tokens.
     """
     from vllm.entrypoints.serve.engine import serving
     from vllm.renderers.inputs import preprocess
@@ -104,7 +106,10 @@ def max_tokens_by_decoder_length() -> None:
 
     def make(stock: Any) -> Any:
         def extract_prompt_len(model_config: Any, prompt: Any) -> int:
-            if getattr(model_config.hf_config, "model_type", None) != MODEL_TYPE or "decoder_prompt" not in prompt:
+            if (
+                getattr(model_config.hf_config, "model_type", None) != MODEL_TYPE
+                or "decoder_prompt" not in prompt
+            ):
                 return int(stock(model_config, prompt))
             return len(prompt["decoder_prompt"]["prompt_token_ids"])
 
@@ -132,8 +137,9 @@ def speculators_types() -> None:
 
 
 def speculators_method() -> None:
-    """`vllm serve <draft>`: vLLM takes the checkpoint's type as its speculative method. "dflare" is no method, and "dspark" is
-    one that the V1 runner refuses; all three of ours run as "dflash", and the model class makes the difference.
+    """`vllm serve <draft>`: vLLM takes the checkpoint's type as its speculative method. "dflare" is no method, and
+    "dspark" is one that the V1 runner refuses; all three of ours run as "dflash", and the model class makes the
+    difference.
 
     Unnecessary once vLLM knows DFlare, and DSpark on every runner.
     """
@@ -154,8 +160,8 @@ def speculators_method() -> None:
 
 
 def draft_as_model() -> None:
-    """`vllm serve <draft>`: vLLM takes the verifier's name from the draft's config as it stands. A relative name there is
-    relative to the draft's folder (the bundled demo's is `../verifier`), not to the server's working directory.
+    """`vllm serve <draft>`: vLLM takes the verifier's name from the draft's config as it stands. A relative name there
+    is relative to the draft's folder (the bundled demo's is `../verifier`), not to the server's working directory.
     """
     from vllm.engine import arg_utils
 
@@ -175,10 +181,11 @@ def draft_as_model() -> None:
 
 
 def one_cache_group_a_kind() -> None:
-    """vLLM splits layers into KV cache groups of equal size; when verifier and draft together have half as many self layers
-    again as there are cross layers, it deals the self layers out over several groups, and the V1 proposer refuses a draft
-    whose layers are not all in one. For models with our cross caches, groups of the same kind are joined again: the
-    shorter kind is padded instead, as vLLM itself does below that ratio. Fewer block tables are cheaper, too.
+    """vLLM splits layers into KV cache groups of equal size; when verifier and draft together have half as many self
+    layers again as there are cross layers, it deals the self layers out over several groups, and the V1 proposer
+    refuses a draft whose layers are not all in one. For models with our cross caches, groups of the same kind are
+    joined again: the shorter kind is padded instead, as vLLM itself does below that ratio. Fewer block tables are
+        cheaper, too.
 
     Unnecessary once the V1 proposer serves drafts over several groups.
     """
@@ -200,8 +207,9 @@ def one_cache_group_a_kind() -> None:
 
 
 def encoder_outputs_in_batch_order() -> None:
-    """The V1 runner returns encoder outputs in scheduling order but maps cross slots in batch order. The two differ when a
-    preempted request resumes beside new ones, and then requests silently read each other's prompts. V2 sorts by itself.
+    """The V1 runner returns encoder outputs in scheduling order but maps cross slots in batch order. The two differ
+    when a preempted request resumes beside new ones, and then requests silently read each other's prompts. V2 sorts by
+    itself.
 
     Unnecessary once `GPUModelRunner._execute_mm_encoder` follows `input_batch.req_ids`.
     """
@@ -213,7 +221,9 @@ def encoder_outputs_in_batch_order() -> None:
             if self.model_config.is_encoder_decoder and len(inputs) > 1:
                 index = self.input_batch.req_id_to_index
                 scheduler_output = copy.copy(scheduler_output)
-                scheduler_output.scheduled_encoder_inputs = dict(sorted(inputs.items(), key=lambda kv: index[kv[0]]))
+                scheduler_output.scheduled_encoder_inputs = dict(
+                    sorted(inputs.items(), key=lambda kv: index[kv[0]])
+                )
             return stock(self, scheduler_output)
 
         return _execute_mm_encoder
@@ -222,8 +232,8 @@ def encoder_outputs_in_batch_order() -> None:
 
 
 def expand_temperatures_on_cpu() -> None:
-    """The CPU build's stand-in for the expand kernel casts temperatures to int64 and does not copy the result back: as soon
-    as one request in a batch samples, all tokens of the batch come out wrong, greedy ones too.
+    """The CPU build's stand-in for the expand kernel casts temperatures to int64 and does not copy the result back: as
+    soon as one request in a batch samples, all tokens of the batch come out wrong, greedy ones too.
 
     Unnecessary once `vllm.utils.cpu_triton_utils._expand_kernel_impl` keeps the dtype.
     """
@@ -260,5 +270,7 @@ def block_proposer() -> None:
     from plugin.drafts.v1_proposer import BlockProposer
 
     if not hasattr(gpu_model_runner, "DFlashProposer"):
-        raise HookError("vllm.v1.worker.gpu_model_runner has no DFlashProposer any more: see plugin/vllm_hooks.py")
+        raise HookError(
+            "vllm.v1.worker.gpu_model_runner has no DFlashProposer any more: see plugin/vllm_hooks.py"
+        )
     gpu_model_runner.DFlashProposer = BlockProposer

@@ -1,8 +1,8 @@
 """The merged attention as a vLLM layer: two paged caches, one softmax.
 
 vLLM knows self-attention layers and cross-attention layers, each with a cache of its own. A T5Gemma 2 decoder layer is
-both at once: this module owns one of each for their caches and metadata, never calls their own forward, and computes the
-attention itself in one opaque custom op (opaque to torch.compile, which must not trace through caches).
+both at once: this module owns one of each for their caches and metadata, never calls their own forward, and computes
+the attention itself in one opaque custom op (opaque to torch.compile, which must not trace through caches).
 
 No state of a request lives here: block tables and lengths come with each step, so requests may join, leave, be
 preempted and be reordered freely.
@@ -60,7 +60,9 @@ class MergedAttention(nn.Module):
     ) -> None:
         super().__init__()
         if cache_config.cache_dtype not in ("auto", "bfloat16", "float16"):
-            raise ValueError(f"kv_cache_dtype is {cache_config.cache_dtype}: T5Gemma 2 needs an unquantised KV cache")
+            raise ValueError(
+                f"kv_cache_dtype is {cache_config.cache_dtype}: T5Gemma 2 needs an unquantised KV cache"
+            )
         self.scale, self.window = scale, window
         shape: dict[str, Any] = {
             "num_heads": num_heads, "head_size": head_dim, "scale": scale, "num_kv_heads": num_kv_heads,
@@ -129,7 +131,9 @@ def merged_attention_op(
         # The forward context's mapping belongs to another group; the cross builder makes its own for fresh requests.
         slots = cross_metadata.slot_mapping
         if slots.shape[0] != cross_k.shape[0]:
-            raise RuntimeError(f"{cross_k.shape[0]} encoder states for {slots.shape[0]} slots of the cross cache")
+            raise RuntimeError(
+                f"{cross_k.shape[0]} encoder states for {slots.shape[0]} slots of the cross cache"
+            )
         write_pages(cross_cache, slots, cross_k, cross_v)
     out[:num_tokens] = merged_attention(
         q[:num_tokens],

@@ -18,7 +18,8 @@ def merged_attention_naive(
     """Softmax over the visible self keys and all encoder keys of each request, without pages.
 
     Args:
-        q: `[num_tokens, num_heads, head_dim]`, requests one after another, the last `query_lens[r]` positions of request r.
+        q: `[num_tokens, num_heads, head_dim]`, requests one after another, the last `query_lens[r]` positions of
+            request r.
         self_k, self_v: per request `[seq_len, num_kv_heads, head_dim]`, including the query tokens' own keys.
         cross_k, cross_v: per request `[encoder_len, num_kv_heads, head_dim]`.
         query_lens: query tokens of each request.

@@ -1,7 +1,7 @@
 """The merged attention in plain PyTorch over vLLM's paged caches: the CPU's implementation, and the GPU kernel's peer.
 
-A cache is `[num_blocks, num_kv_heads, block_size, 2 * head_dim]`, keys in the first half of the last dimension and values
-in the second; block tables are `[num_requests, max_blocks]`. No call here waits for a device.
+A cache is `[num_blocks, num_kv_heads, block_size, 2 * head_dim]`, keys in the first half of the last dimension and
+values in the second; block tables are `[num_requests, max_blocks]`. No call here waits for a device.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,8 @@ class Pages:
 
 
 def write_pages(cache: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Store k and v, each `[num_tokens, num_kv_heads, head_dim]`, at `slots` `[num_tokens]` (block * block_size + offset).
+    """Store k and v, each `[num_tokens, num_kv_heads, head_dim]`, at `slots` `[num_tokens]` (block * block_size +
+    offset).
 
     Slots below zero are padding and are dropped.
     """

@@ -1,8 +1,8 @@
 """What the three families share on vLLM: Qwen3-style layers over context keys made from the verifier's tapped states.
 
 vLLM's own DFlash classes do most of it (and its V1 proposer insists on subclasses of them). The mathematics: a context
-state `c(j)` for every accepted decoder position j gives each layer `K = rope_j(k_norm(W_k c))`, `V = W_v c`, stored in the
-draft's pages; the block `[anchor, mask x K]` attends to all of them and, in both directions, to itself.
+state `c(j)` for every accepted decoder position j gives each layer `K = rope_j(k_norm(W_k c))`, `V = W_v c`, stored in
+the draft's pages; the block `[anchor, mask x K]` attends to all of them and, in both directions, to itself.
 """
 
 from collections.abc import Iterable

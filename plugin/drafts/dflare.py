@@ -3,9 +3,9 @@
     f_d(j) = sum_t softmax_t(layer_fusion_weights[d, t]) * a_t(j)        no projection per tap
     K_d = rope_j(k_norm_d(k_proj_target_d(hidden_norm f_d))),  V_d = v_proj_target_d(hidden_norm f_d)
 
-Block tokens keep `k_proj`/`v_proj`; `k_norm` and `hidden_norm` are shared. vLLM carries one context vector a position, so
-the taps travel concatenated (`hidden_size` of the hf config is T times the draft's own, `plugin.drafts.vllm_config`) and
-are fused here, where the result goes into each layer's pages.
+Block tokens keep `k_proj`/`v_proj`; `k_norm` and `hidden_norm` are shared. vLLM carries one context vector a position,
+so the taps travel concatenated (`hidden_size` of the hf config is T times the draft's own, `plugin.drafts.vllm_config`)
+and are fused here, where the result goes into each layer's pages.
 """
 
 import copy
@@ -24,7 +24,9 @@ def with_own_width(vllm_config: VllmConfig) -> VllmConfig:
     assert speculative is not None
     speculative.draft_model_config = copy.copy(speculative.draft_model_config)
     speculative.draft_model_config.hf_config = copy.copy(speculative.draft_model_config.hf_config)
-    speculative.draft_model_config.hf_config.hidden_size = speculative.draft_model_config.hf_config.draft_hidden_size
+    speculative.draft_model_config.hf_config.hidden_size = (
+        speculative.draft_model_config.hf_config.draft_hidden_size
+    )
     config.speculative_config = speculative
     return config
 
@@ -56,7 +58,9 @@ class DFlareBackbone(DraftBackbone):
         self._context_kv_weight = torch.stack(
             [torch.cat((attn.target_k_proj.weight, attn.target_v_proj.weight)) for attn in layers_attn]
         )
-        self._fusion = torch.softmax(self.layer_fusion_weights.float(), dim=-1).to(self._context_kv_weight.dtype)
+        self._fusion = torch.softmax(self.layer_fusion_weights.float(), dim=-1).to(
+            self._context_kv_weight.dtype
+        )
 
     def _project_context_kv(
         self, context_states: torch.Tensor, num_ctx: int, num_layers: int, num_kv_heads: int, head_dim: int

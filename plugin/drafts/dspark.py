@@ -30,7 +30,11 @@ class DSparkBackbone(DraftBackbone):
         super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
         config = self.config
         self.markov_head = MarkovHead(
-            config.markov_head_type, config.vocab_size, config.draft_vocab_size, config.markov_rank, config.hidden_size
+            config.markov_head_type,
+            config.vocab_size,
+            config.draft_vocab_size,
+            config.markov_rank,
+            config.hidden_size,
         )
         self.confidence_head: DSparkConfidenceHead | None = None
         if config.enable_confidence_head:

@@ -2,11 +2,11 @@
 
 Plain PyTorch, no vLLM: the V1 proposer and the V2 speculator call the same code, and training writes the same names.
 
-    e_k = markov_w1[prev_k]                                          prev_1 is the anchor, in the verifier's vocabulary
+    e_k = markov_w1[prev_k]                       prev_1 is the anchor; ids of the verifier's vocabulary
     vanilla:  bias = markov_w2 e_k
     gated:    bias = markov_w2 (sigmoid(gate_proj [h_k; e_k]) * e_k)
     rnn:      g, c, o = joint_proj [s; e_k; h_k]
-              s <- sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c),   bias = markov_w2 tanh(o),   s = 0 before slot 1
+              s <- sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c);  bias = markov_w2 tanh(o);  s starts at 0
 
 Source: the training code's models/dspark (drafts in Speculators format).
 """
@@ -33,7 +33,9 @@ class MarkovHead(nn.Module):
         ValueError: an unknown head type.
     """
 
-    def __init__(self, head_type: str, vocab_size: int, draft_vocab_size: int, rank: int, hidden_size: int) -> None:
+    def __init__(
+        self, head_type: str, vocab_size: int, draft_vocab_size: int, rank: int, hidden_size: int
+    ) -> None:
         super().__init__()
         if head_type not in HEAD_TYPES:
             raise ValueError(f"markov_head_type is {head_type!r}, not one of {', '.join(HEAD_TYPES)}")
@@ -70,7 +72,9 @@ class MarkovHead(nn.Module):
         if self.head_type == "gated":
             embedded = torch.sigmoid(self.gate(torch.cat((hidden, embedded), dim=-1))) * embedded
         elif self.head_type == "rnn":
-            gate, candidate, output = self.joint_proj(torch.cat((state, embedded, hidden), dim=-1)).chunk(3, dim=-1)
+            gate, candidate, output = self.joint_proj(torch.cat((state, embedded, hidden), dim=-1)).chunk(
+                3, dim=-1
+            )
             keep = torch.sigmoid(gate)
             state = keep * state + (1 - keep) * torch.tanh(candidate)
             embedded = torch.tanh(output)

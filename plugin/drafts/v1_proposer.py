@@ -34,7 +34,9 @@ class BlockProposer(DFlashProposer):
             return super().set_inputs_first_pass(target_token_ids, next_token_ids, *args, **kwargs)
         self.num_speculative_tokens -= 1
         try:
-            num_tokens, _, metadata = super().set_inputs_first_pass(target_token_ids, next_token_ids, *args, **kwargs)
+            num_tokens, _, metadata = super().set_inputs_first_pass(
+                target_token_ids, next_token_ids, *args, **kwargs
+            )
         finally:
             self.num_speculative_tokens += 1
         return num_tokens, torch.arange(num_tokens, dtype=torch.int32, device=self.device), metadata

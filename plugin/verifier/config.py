@@ -1,4 +1,5 @@
-"""What the engine must know about a T5Gemma 2 configuration, and the one place that makes vLLM's own settings safe for it.
+"""What the engine must know about a T5Gemma 2 configuration, and the one place that makes vLLM's own settings safe for
+it.
 
 Encoder and decoder have separate budgets: a request may bring up to `max_source_positions` encoder tokens, whatever the
 decoder's `max_model_len` is. vLLM knows one length only, so the encoder's is carried on the hf config, where vLLM's V2
@@ -18,7 +19,8 @@ logger = init_logger(__name__)
 
 MODEL_TYPE = "t5gemma2"
 ENCODER_BUDGET_KEY = "max_source_positions"
-"""Attribute of the hf config: encoder tokens allowed in one request. Set it with `--hf-overrides`, or leave it unset."""
+"""Attribute of the hf config: encoder tokens allowed in one request. Set it with `--hf-overrides`, or leave it
+unset."""
 
 
 def decoder_start_token_id(config: "T5Gemma2Config") -> int:
@@ -32,7 +34,8 @@ def decoder_start_token_id(config: "T5Gemma2Config") -> int:
 
 
 def max_encoder_len(config: "T5Gemma2Config", max_model_len: int) -> int:
-    """Encoder tokens allowed in one request: the key set by the user, else `max_model_len` within the encoder's positions."""
+    """Encoder tokens allowed in one request: the key set by the user, else `max_model_len` within the encoder's
+    positions."""
     limit = getattr(config, ENCODER_BUDGET_KEY, None)
     if limit is None:
         limit = min(max_model_len, config.encoder.text_config.max_position_embeddings)
@@ -43,7 +46,8 @@ def check_text_only(config: Any) -> None:
     """Refuse configurations that the decoder's kernels would get silently wrong.
 
     Raises:
-        ValueError: encoder and decoder differ in width or vocabulary (the k/v projections and the embedding are shared).
+        ValueError: encoder and decoder differ in width or vocabulary (the k/v projections and the embedding are
+            shared).
     """
     encoder, decoder = config.encoder.text_config, config.decoder
     for key in ("hidden_size", "vocab_size"):
@@ -74,10 +78,13 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
                 f"that one request may bring ({ENCODER_BUDGET_KEY}); the encoder runs a prompt in one step"
             )
         setattr(config, ENCODER_BUDGET_KEY, budget)
+        config.decoder_start_token_id = decoder_start_token_id(config)  # else vLLM warns that it guesses
         parallel = vllm_config.parallel_config
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             if (size := getattr(parallel, name)) > 1:
-                raise ValueError(f"{name} is {size}: T5Gemma 2 is served on one GPU an engine; use data parallelism")
+                raise ValueError(
+                    f"{name} is {size}: T5Gemma 2 is served on one GPU an engine; use data parallelism"
+                )
         # vLLM leaves an explicit enable_prefix_caching=True standing and dies at the first request:
         # cross-attention blocks cannot be shared (CrossAttentionManager).
         if vllm_config.cache_config.enable_prefix_caching:

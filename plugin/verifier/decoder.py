@@ -19,11 +19,18 @@ class DecoderAttention(AttentionProjections):
     def __init__(self, config: Any, layer_idx: int, cache_config: CacheConfig, prefix: str) -> None:
         super().__init__(config, layer_idx, prefix)
         self.attn = MergedAttention(
-            self.num_heads, self.num_kv_heads, self.head_dim, self.scaling, self.window, cache_config, f"{prefix}.attn"
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.scaling,
+            self.window,
+            cache_config,
+            f"{prefix}.attn",
         )
 
     def cross_kv(self, encoder_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[num_encoder_tokens, hidden_size]` -> keys and values, each `[num_encoder_tokens, num_kv_heads, head_dim]`."""
+        """`[num_encoder_tokens, hidden_size]` -> keys and values, each `[num_encoder_tokens, num_kv_heads,
+        head_dim]`."""
         weight = self.qkv_proj.weight
         if weight.dim() == 2 and weight.shape[0] == self.q_size + 2 * self.kv_size:
             bias = None if self.qkv_proj.bias is None else self.qkv_proj.bias[self.q_size :]
@@ -67,7 +74,9 @@ class DecoderLayer(nn.Module):
             hidden_states = self.pre_self_attn_layernorm(hidden_states)
         else:
             hidden_states, residual = self.pre_self_attn_layernorm(hidden_states, residual)
-        hidden_states = self.post_self_attn_layernorm(self.self_attn(positions, hidden_states, encoder_states))
+        hidden_states = self.post_self_attn_layernorm(
+            self.self_attn(positions, hidden_states, encoder_states)
+        )
         hidden_states, residual = self.pre_feedforward_layernorm(hidden_states, residual)
         return self.post_feedforward_layernorm(self.mlp(hidden_states)), residual
 
@@ -76,8 +85,8 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module, EagleModelMixin):
     """T5Gemma2Decoder.
 
-    `aux_hidden_state_layers` (set by vLLM from the draft's config) are indices L = i + 1; the state delivered at L is the
-    output of layer i's post-feedforward norm *before* it joins the residual: that is what drafts are trained on.
+    `aux_hidden_state_layers` (set by vLLM from the draft's config) are indices L = i + 1; the state delivered at L is
+    the output of layer i's post-feedforward norm *before* it joins the residual: that is what drafts are trained on.
     """
 
     def __init__(self, *, vllm_config: VllmConfig, embed_tokens: ScaledEmbedding, prefix: str = "") -> None:

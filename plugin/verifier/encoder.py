@@ -21,7 +21,9 @@ class EncoderLayer(nn.Module):
         for name in ("pre_self_attn", "post_self_attn", "pre_feedforward", "post_feedforward"):
             self.add_module(f"{name}_layernorm", GemmaRMSNorm(config.hidden_size, eps=config.rms_norm_eps))
 
-    def forward(self, hidden_states: torch.Tensor, positions: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, positions: torch.Tensor, lengths: Sequence[int]
+    ) -> torch.Tensor:
         attn = self.self_attn
         q, k, v = attn.qkv(self.pre_self_attn_layernorm(hidden_states), positions)
         out = bidirectional_attention(q, k, v, lengths, attn.window, attn.scaling)

@@ -1,4 +1,5 @@
-"""The pieces that encoder and decoder share: the scaled embedding, the gated MLP and the projections of an attention."""
+"""The pieces that encoder and decoder share: the scaled embedding, the gated MLP and the projections of an
+attention."""
 
 from typing import Any
 
@@ -12,10 +13,11 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 
 class ScaledEmbedding(VocabParallelEmbedding):
-    """The token table of encoder, decoder, head and draft. `forward` is the raw lookup, `scaled` what the verifier reads.
+    """The token table of encoder, decoder, head and draft. `forward` is the raw lookup, `scaled` what the verifier
+    reads.
 
-    vLLM's proposer puts this very module into a draft whose table is the same, and drafts are trained on raw rows; hence
-    the scale must not hide in `forward`.
+    vLLM's proposer puts this very module into a draft whose table is the same, and drafts are trained on raw rows;
+    hence the scale must not hide in `forward`.
 
     Args:
         eoi_token_id: the end-of-image token, whose row is replaced by `eoi_embedding`, unscaled.
@@ -31,7 +33,9 @@ class ScaledEmbedding(VocabParallelEmbedding):
     def scaled(self, input_ids: torch.Tensor) -> torch.Tensor:
         """`[num_tokens]` -> `[num_tokens, hidden_size]`, as T5Gemma2TextScaledWordEmbedding computes it."""
         embeds = self(input_ids) * self.scale
-        return torch.where((input_ids == self.eoi_token_id).unsqueeze(-1), self.eoi_embedding.to(embeds.dtype), embeds)
+        return torch.where(
+            (input_ids == self.eoi_token_id).unsqueeze(-1), self.eoi_embedding.to(embeds.dtype), embeds
+        )
 
 
 class GatedMLP(nn.Module):

@@ -6,6 +6,7 @@ vLLM feeds encoder-decoder models through its multimodal path: the prompt is one
 """
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from vllm.sequence import IntermediateTensors
 from plugin.verifier.decoder import Decoder
 from plugin.verifier.encoder import TextEncoder
 from plugin.verifier.layers import ScaledEmbedding
-from plugin.verifier.processing import T5Gemma2DummyInputs, T5Gemma2Processor, T5Gemma2ProcessingInfo
+from plugin.verifier.processing import T5Gemma2DummyInputs, T5Gemma2ProcessingInfo, T5Gemma2Processor
 
 # Names as transformers writes them, with and without the `text_model` level, to the modules below. The table is stored
 # once, under the encoder, the decoder, the head or several of them: they are tied.
@@ -51,14 +52,20 @@ WEIGHTS = WeightsMapper(
 class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEagle3):
     """The verifier. `model` is the decoder, because vLLM looks for the taps and the embedding at `<model>.model`."""
 
-    packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+    packed_modules_mapping: ClassVar = {
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         self.config = config = vllm_config.model_config.hf_config
         decoder = config.decoder
         self.embed_tokens = ScaledEmbedding(
-            decoder.vocab_size, decoder.hidden_size, config.eoi_token_index, prefix=maybe_prefix(prefix, "embed_tokens")
+            decoder.vocab_size,
+            decoder.hidden_size,
+            config.eoi_token_index,
+            prefix=maybe_prefix(prefix, "embed_tokens"),
         )
         self.encoder = TextEncoder(
             config.encoder.text_config, self.embed_tokens, prefix=maybe_prefix(prefix, "encoder")
@@ -116,7 +123,9 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
         # Text-only checkpoints may leave out the end-of-image row; nothing else may be missing.
         missing = sorted(expected - loaded - {"embed_tokens.eoi_embedding"})
         if missing:
-            raise ValueError(f"the checkpoint has no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
+            raise ValueError(
+                f"the checkpoint has no weights for {', '.join(missing[:5])} ({len(missing)} in all)"
+            )
         return loaded | {"embed_tokens.eoi_embedding"}
 
 

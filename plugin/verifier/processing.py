@@ -1,7 +1,7 @@
 """The encoder prompt as the one item of vLLM's modality "text".
 
-vLLM hands inputs to an encoder only through its multimodal processors. There is nothing to process here: the item is the
-token ids, its placeholder covers them all, and the decoder starts with its start token.
+vLLM hands inputs to an encoder only through its multimodal processors. There is nothing to process here: the item is
+the token ids, its placeholder covers them all, and the decoder starts with its start token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,18 @@ from vllm.multimodal.inputs import (
     MultiModalKwargsItems,
     PlaceholderRange,
 )
-from vllm.multimodal.parse import ModalityDataItems, MultiModalDataItems, MultiModalDataParser, ProcessorBatchItems
-from vllm.multimodal.processing import BaseDummyInputsBuilder, BaseProcessingInfo, EncDecMultiModalProcessor, PromptUpdate
+from vllm.multimodal.parse import (
+    ModalityDataItems,
+    MultiModalDataItems,
+    MultiModalDataParser,
+    ProcessorBatchItems,
+)
+from vllm.multimodal.processing import (
+    BaseDummyInputsBuilder,
+    BaseProcessingInfo,
+    EncDecMultiModalProcessor,
+    PromptUpdate,
+)
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
 from vllm.renderers import TokenizeParams
@@ -52,7 +62,7 @@ class T5Gemma2ProcessingInfo(BaseProcessingInfo):
 
     @property
     def max_encoder_len(self) -> int:
-        return max_encoder_len(self.get_hf_config(), self.ctx.model_config.max_model_len)  # type: ignore[arg-type]
+        return max_encoder_len(self.get_hf_config(), self.ctx.model_config.max_model_len)
 
     def get_data_parser(self) -> MultiModalDataParser:
         return TextDataParser()
@@ -65,7 +75,9 @@ class T5Gemma2ProcessingInfo(BaseProcessingInfo):
 
     @property
     def skip_prompt_length_check(self) -> bool:
-        return True  # vLLM would refuse a prompt that fills the budget; the renderer checks it by our own rule
+        return (
+            True  # vLLM would refuse a prompt that fills the budget; the renderer checks it by our own rule
+        )
 
     def get_default_tok_params(self) -> TokenizeParams:
         return TokenizeParams(max_total_tokens=self.max_encoder_len, add_special_tokens=True)
@@ -103,12 +115,14 @@ class T5Gemma2Processor(EncDecMultiModalProcessor[T5Gemma2ProcessingInfo]):
             mm_hashes={MODALITY: [random_uuid()]},
             mm_placeholders={MODALITY: [PlaceholderRange(offset=0, length=len(ids))]},
         )
-        return mm_enc_dec_input(encoder, [decoder_start_token_id(self.info.get_hf_config())])  # type: ignore[arg-type]
+        return mm_enc_dec_input(encoder, [decoder_start_token_id(self.info.get_hf_config())])
 
     def create_encoder_prompt(self, prompt: list[int], mm_items: MultiModalDataItems) -> list[int]:
         return prompt
 
-    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Mapping[str, Any]:
+    def _get_mm_fields_config(
+        self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]
+    ) -> Mapping[str, Any]:
         return {MODALITY: MultiModalFieldConfig.batched(MODALITY)}
 
     def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:

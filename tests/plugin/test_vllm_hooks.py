@@ -37,8 +37,12 @@ def test_changed_parameters_are_named():
 def test_expand_keeps_fractions_and_replaces_greedy(counts):
     """O9: the CPU build's own version loses the fraction of a temperature."""
     temperatures = torch.tensor([0.0, 0.7, 1.3])[: len(counts)]
-    got = expand_batch_to_tokens(temperatures, torch.tensor(counts).cumsum(0), sum(counts), replace_from=0, replace_to=1)
-    want = [1.0 if t == 0 else t for t, n in zip(temperatures.tolist(), counts, strict=True) for _ in range(n)]
+    got = expand_batch_to_tokens(
+        temperatures, torch.tensor(counts).cumsum(0), sum(counts), replace_from=0, replace_to=1
+    )
+    want = [
+        1.0 if t == 0 else t for t, n in zip(temperatures.tolist(), counts, strict=True) for _ in range(n)
+    ]
     assert got.tolist() == pytest.approx(want)
 
 
@@ -60,9 +64,12 @@ class FakeRunner:
         self.input_batch = SimpleNamespace(req_id_to_index={"new": 1, "resumed": 0})
 
 
-@pytest.mark.parametrize(("encoder_decoder", "order"), [(True, ["resumed", "new"]), (False, ["new", "resumed"])])
+@pytest.mark.parametrize(
+    ("encoder_decoder", "order"), [(True, ["resumed", "new"]), (False, ["new", "resumed"])]
+)
 def test_encoder_inputs_follow_the_batch(monkeypatch, encoder_decoder, order):
-    """O5: sorted for encoder-decoder models, as scheduled for all others; the scheduler's own object stays untouched."""
+    """O5: sorted for encoder-decoder models, as scheduled for all others; the scheduler's own object stays
+    untouched."""
     seen = []
     module = ModuleType("vllm.v1.worker.gpu_model_runner")
 
@@ -104,7 +111,15 @@ def test_a_relative_verifier_is_relative_to_the_draft(monkeypatch, tmp_path):
     answer = {"verifier": "../verifier"}
     monkeypatch.setattr(arg_utils, "maybe_override_with_speculators", lambda *a, **k: None)
 
-    def stock(model, tokenizer, trust_remote_code, revision=None, vllm_speculative_config=None, hf_token=None, **kwargs):
+    def stock(
+        model,
+        tokenizer,
+        trust_remote_code,
+        revision=None,
+        vllm_speculative_config=None,
+        hf_token=None,
+        **kwargs,
+    ):
         return answer["verifier"], answer["verifier"], {"model": model}
 
     monkeypatch.setattr(arg_utils, "maybe_override_with_speculators", stock)

@@ -28,7 +28,10 @@ def paged(sequences: list[torch.Tensor], values: list[torch.Tensor], seed: int) 
 def case(query_lens: list[int], seq_lens: list[int], encoder_lens: list[int], seed: int = 0):
     torch.manual_seed(seed)
     q = torch.randn(sum(query_lens), HEADS, DIM)
-    kv = [[torch.randn(n, KV_HEADS, DIM) for n in lens] for lens in (seq_lens, seq_lens, encoder_lens, encoder_lens)]
+    kv = [
+        [torch.randn(n, KV_HEADS, DIM) for n in lens]
+        for lens in (seq_lens, seq_lens, encoder_lens, encoder_lens)
+    ]
     start = torch.tensor([0, *torch.tensor(query_lens).cumsum(0)], dtype=torch.int32)
     return q, kv, start
 
@@ -58,7 +61,9 @@ def test_controls_the_reference_tells_a_wrong_mask_apart(broken):
     if broken == "window off by one":
         window = 4
     elif broken == "last encoder key dropped":
-        cross_pages = Pages(cross_pages.cache, cross_pages.block_table, cross_pages.seq_lens - 1, cross_pages.max_len)
+        cross_pages = Pages(
+            cross_pages.cache, cross_pages.block_table, cross_pages.seq_lens - 1, cross_pages.max_len
+        )
     else:
         start = torch.tensor([0, 3, 8], dtype=torch.int32)  # the queries' positions shift
     got = merged_attention(q, start, 5, self_pages, cross_pages, window, 0.3)

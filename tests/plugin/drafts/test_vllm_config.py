@@ -14,7 +14,9 @@ def checkpoint(**changes):
         "draft_vocab_size": 100,
         "block_size": 8,
         "sliding_window_non_causal": False,
-        "speculators_config": {"verifier": {"architectures": ["T5Gemma2ForConditionalGeneration"], "name_or_path": "v"}},
+        "speculators_config": {
+            "verifier": {"architectures": ["T5Gemma2ForConditionalGeneration"], "name_or_path": "v"}
+        },
     }
     return config | changes
 
@@ -67,6 +69,8 @@ def test_other_verifiers_keep_vllms_own_updater():
 
     plugin.register()
     layers = {"layer_types": ["full_attention"]}
-    other = checkpoint(speculators_config={"verifier": {"architectures": ["Qwen3ForCausalLM"], "name_or_path": "v"}})
+    other = checkpoint(
+        speculators_config={"verifier": {"architectures": ["Qwen3ForCausalLM"], "name_or_path": "v"}}
+    )
     SUPPORTED_SPECULATORS_TYPES["dflash"](config_dict=other, pre_trained_config=layers)
     assert layers["architectures"] == ["DFlashDraftModel"]

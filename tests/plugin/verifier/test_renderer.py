@@ -1,0 +1,67 @@
+"""A plain prompt becomes the encoder's item; what cannot be one is refused by name; other models are left
+alone."""
+
+from types import SimpleNamespace
+
+import pytest
+from vllm.exceptions import VLLMValidationError
+from vllm.renderers import TokenizeParams
+
+from plugin.verifier.renderer import T5Gemma2Renderer
+
+
+def renderer(model_type="t5gemma2", budget=8, vocab=100):
+    made = object.__new__(T5Gemma2Renderer)
+    encoder = SimpleNamespace(text_config=SimpleNamespace(max_position_embeddings=1000))
+    made.model_config = SimpleNamespace(
+        hf_config=SimpleNamespace(model_type=model_type, max_source_positions=budget, encoder=encoder),
+        max_model_len=4,
+        get_vocab_size=lambda: vocab,
+    )
+    return made
+
+
+def test_the_ids_become_the_text_item():
+    prompt = {"encoder_prompt": {"prompt_token_ids": [2, 5, 6], "prompt": "x"}, "decoder_prompt": None}
+    got = renderer()._with_encoder_item(prompt)
+    assert got["encoder_prompt"] == {
+        "prompt_token_ids": [2, 5, 6],
+        "prompt": "x",
+        "multi_modal_data": {"text": [[2, 5, 6]]},
+    }
+    assert "multi_modal_data" not in prompt["encoder_prompt"]
+
+
+def test_another_models_prompt_is_passed_on_as_it_is():
+    prompt = {"encoder_prompt": {"prompt_token_ids": []}, "decoder_prompt": None}
+    assert renderer(model_type="whisper")._with_encoder_item(prompt) is prompt
+    params = TokenizeParams(max_total_tokens=5)
+    assert renderer(model_type="whisper")._encoder_budget(params) is params
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "cannot be empty"),
+        ([2] * 9, "9 tokens, more than the 8"),
+        ([2, 100], "Token id 100 is out of vocabulary"),
+        ([-1], "Token id -1 is out of vocabulary"),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(ids, message):
+    """A01, A31, C08: before anything reaches the engine."""
+    with pytest.raises(VLLMValidationError, match=message):
+        renderer()._with_encoder_item({"encoder_prompt": {"prompt_token_ids": ids}, "decoder_prompt": None})
+
+
+def test_c08_a_prompt_that_fills_the_budget_is_served():
+    got = renderer()._with_encoder_item(
+        {"encoder_prompt": {"prompt_token_ids": [2] * 8}, "decoder_prompt": None}
+    )
+    assert got["encoder_prompt"]["multi_modal_data"]["text"] == [[2] * 8]
+
+
+def test_tokenising_is_bounded_by_the_encoder_and_not_by_the_output():
+    params = TokenizeParams(max_total_tokens=4, max_output_tokens=3)
+    got = renderer()._encoder_budget(params)
+    assert (got.max_total_tokens, got.max_output_tokens) == (8, 0)
