@@ -1,0 +1,35 @@
+# Two commands do everything on a machine with Python 3.11 or 3.12: `make serve` and `make test`.
+# Each installs first; that costs a fraction of a second once the lock file in use is installed.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ARGS ?=
+
+.PHONY: serve test test-slow gpu-test check install lock
+
+serve: install
+	$(PYTHON) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
+
+test: install
+	$(PYTHON) -m pytest $(ARGS)
+
+test-slow: install
+	$(PYTHON) -m pytest -m slow $(ARGS)
+
+gpu-test: install
+	$(PYTHON) -m pytest -m gpu $(ARGS)
+
+check: install
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(VENV)/bin/hadolint Dockerfile
+
+# DEVICE=cpu or DEVICE=cuda overrules what nvidia-smi says.
+install:
+	@bash .ci/install
+
+# Writes requirements-cpu.lock from what .venv holds and requirements-cuda.lock from a resolution on PyPI.
+lock:
+	$(PYTHON) .ci/lock.py

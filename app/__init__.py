@@ -1,0 +1,74 @@
+"""The gateway. `uvicorn app:main` serves; importing this package starts nothing and reads no settings.
+
+`main` is made on first use, so that `app.cli` and the benchmark client can be imported without a checkpoint.
+There is no submodule of that name, which would shadow it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["main"]
+
+_UVICORN_STARTUP_FAILURE = 3
+"""Exit code of a worker at which uvicorn's supervisor stops instead of starting it again."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "main":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["main"] = application = _build()
+    return application
+
+
+def _build() -> FastAPI:
+    """The ASGI application for this environment; what is wrong ends the process with one line."""
+    _refuse_workers()
+    from app.environment import load_settings
+    from app.settings import SettingsError
+    from plugin.drafts.checkpoint import CheckpointError, resolve
+
+    try:
+        settings = load_settings()
+        checkpoints = resolve(
+            settings.model, settings.draft, settings.verifier, settings.k, settings.checkpoints_dir
+        )
+        from app.drafts.identity import Identity
+
+        identity = Identity.of(checkpoints, settings)
+    except (SettingsError, CheckpointError) as error:
+        raise SystemExit(f"t5gemma2: {error}") from None
+    from app.factory import create_app
+
+    return create_app(settings, checkpoints, identity)
+
+
+def _refuse_workers() -> None:
+    """`uvicorn --workers 2` would start two engines on one GPU; data parallelism is the engine's own
+    business.
+    """
+    if _workers(sys.argv, os.environ.get("WEB_CONCURRENCY")) <= 1:
+        return
+    print(
+        "t5gemma2: more than one uvicorn worker would start one engine each on the same device; use one"
+        " worker and"
+        " T5GEMMA_DATA_PARALLEL_SIZE",
+        file=sys.stderr,
+    )
+    raise SystemExit(_UVICORN_STARTUP_FAILURE)
+
+
+def _workers(argv: list[str], web_concurrency: str | None) -> int:
+    """workers that uvicorn's command line or environment asks for; 1 where it says nothing readable."""
+    asked = web_concurrency or "1"
+    for here, following in zip(argv, [*argv[1:], ""], strict=True):
+        if here == "--workers":
+            asked = following
+        elif here.startswith("--workers="):
+            asked = here.partition("=")[2]
+    return int(asked) if asked.isdecimal() else 1

@@ -1,0 +1,55 @@
+"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`.
+
+Every setting has a flag made from `app.settings`, so flag and variable can never disagree; keys have none,
+since other users of the machine can read a command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from app.settings import Settings, variable
+
+_NO_FLAG = {"api_keys"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line; exits 2 on wrong usage, 1 on wrong settings or checkpoints."""
+    arguments = _parser().parse_args(argv)
+    arguments.run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="t5gemma2", description="Serve T5Gemma 2 with speculative drafts.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    serve = commands.add_parser("serve", help="run the HTTP server", allow_abbrev=False)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s)")
+    serve.add_argument("--log-level", default="info", help="uvicorn's log level (default %(default)s)")
+    group = serve.add_argument_group("settings", "each also an environment variable; the flag wins")
+    for field, info in Settings.model_fields.items():
+        if field not in _NO_FLAG:
+            text = f"{(info.description or '').replace('%', '%%')} [{variable(field)}]"
+            group.add_argument(
+                f"--{field.replace('_', '-')}", dest=variable(field), metavar="VALUE", help=text
+            )
+    serve.set_defaults(run=_serve)
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    for field in Settings.model_fields:
+        value = getattr(arguments, variable(field), None)
+        if value is not None:
+            os.environ[variable(field)] = value
+    import uvicorn
+
+    uvicorn.run(
+        "app:main", host=arguments.host, port=arguments.port, log_level=arguments.log_level, workers=1
+    )
+
+
+if __name__ == "__main__":
+    main()

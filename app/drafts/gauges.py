@@ -1,0 +1,85 @@
+"""The ledger and the identity as Prometheus metrics named `t5gemma_*`, computed at scrape time.
+
+Nothing here is called `vllm:*`: the engine's own counters stay untouched beside these, since tools scrape
+them by prefix. Without traffic a gauge is NaN, which Prometheus draws as a gap rather than as a rate of zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.drafts.identity import Identity
+from app.drafts.ledger import Counts, Ledger
+
+
+class DraftCollector(Collector):
+    """Collects for one server; `phase` and `in_flight` are asked at scrape time."""
+
+    def __init__(
+        self, identity: Identity, ledger: Ledger, ready: Callable[[], bool], in_flight: Callable[[], int]
+    ) -> None:
+        self._identity, self._ledger = identity, ledger
+        self._ready, self._in_flight = ready, in_flight
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("t5gemma_ready", "1 while requests are served", float(self._ready()))
+        yield GaugeMetricFamily(
+            "t5gemma_sequences_in_flight", "Sequences running or waiting in the gateway", self._in_flight()
+        )
+        yield self._info()
+        if self._identity.k is not None:
+            yield from self._totals(self._ledger.lifetime())
+            yield from self._rates({"lifetime": self._ledger.lifetime(), "window": self._ledger.window()})
+
+    def _info(self) -> Metric:
+        one = self._identity
+        labels = {
+            "model_name": one.model_name,
+            "verifier": one.verifier.name,
+            "draft": one.draft or "none",
+            "family": one.family or "none",
+            "k": str(one.k or 0),
+            "block_size": str(one.block_size or 0),
+        }
+        return InfoMetricFamily("t5gemma_draft", "What is loaded", labels)
+
+    def _totals(self, counts: Counts) -> Iterator[Metric]:
+        for name, text, value in (
+            ("t5gemma_drafts", "Draft steps", counts.drafts),
+            ("t5gemma_draft_tokens", "Draft tokens proposed", counts.draft_tokens),
+            ("t5gemma_accepted_tokens", "Draft tokens accepted", counts.accepted_tokens),
+        ):
+            yield CounterMetricFamily(name, f"{text} since the server started", value)
+
+    def _rates(self, spans: dict[str, Counts]) -> Iterator[Metric]:
+        rate = GaugeMetricFamily(
+            "t5gemma_draft_acceptance_rate", "Accepted / draft tokens", labels=["window"]
+        )
+        length = GaugeMetricFamily(
+            "t5gemma_draft_mean_acceptance_length", "1 + accepted / drafts", labels=["window"]
+        )
+        position = GaugeMetricFamily(
+            "t5gemma_draft_position_acceptance_rate",
+            "Accepted at the position / drafts",
+            labels=["window", "position"],
+        )
+        conditional = GaugeMetricFamily(
+            "t5gemma_draft_position_conditional_acceptance_rate",
+            "Accepted at the position / drafts that reached it",
+            labels=["window", "position"],
+        )
+        for window, counts in spans.items():
+            rate.add_metric([window], _number(counts.acceptance_rate))
+            length.add_metric([window], _number(counts.mean_acceptance_length))
+            for i in range(counts.k):
+                position.add_metric([window, str(i)], _number(counts.rate(i)))
+                conditional.add_metric([window, str(i)], _number(counts.conditional_rate(i)))
+        yield from (rate, length, position, conditional)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

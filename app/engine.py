@@ -1,0 +1,205 @@
+"""The port: what the gateway asks of an engine, in its own words and without importing one.
+
+Everything above this file (routes, protocol, SSE) speaks only of these types, so it is tested with a fake
+engine in milliseconds; `app.vllm_engine` is the one adapter that stands behind them in production.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+
+
+class InvalidRequest(ValueError):
+    """The request can never be served; the message says why and `param` names the field."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class EngineDead(RuntimeError):
+    """The engine process is gone; nothing but a restart of the server helps."""
+
+
+class EngineFailure(RuntimeError):
+    """This one request failed inside the engine; the engine lives on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen and when generation ends; every value is already checked against its range.
+
+    `structured` holds exactly one constraint (json, regex, choice, grammar, json_object, structural_tag) and
+    its options, `repetition` the three numbers of repetition detection. `logprobs` counts alternatives per
+    token.
+    """
+
+    n: int = 1
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    structured: Mapping[str, Any] | None = None
+    repetition: Mapping[str, int] | None = None
+    stream_interval: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they
+    are.
+    """
+
+    id: str
+    encoder_ids: Sequence[int]
+    sampling: Sampling
+    stream: bool
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probability (natural, <= 0) of one generated token and of its alternatives, most likely first."""
+
+    token_id: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpecMetrics:
+    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were
+    accepted.
+    """
+
+    num_spec_tokens: int
+    histogram: Sequence[int]
+    num_draft_tokens: int
+    per_step_accepted: Sequence[int] = ()
+    per_step_drafted: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where one request's time went, seconds; None where the engine did not measure it."""
+
+    queue_s: float | None = None
+    first_token_s: float | None = None
+    decode_s: float | None = None
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if
+    ended.
+
+    `stop_reason` is the stop string or stop token id that ended it; `spec` comes with the end.
+    """
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    spec: SpecMetrics | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One output of the engine for one prompt; several engine steps may be merged in it when the reader
+    lags."""
+
+    samples: Sequence[Sample]
+    finished: bool = False
+    timing: Timing | None = None
+
+
+class Tokenizer(Protocol):
+    """The verifier's tokenizer; every method may be called from any thread."""
+
+    @property
+    def max_chars_per_token(self) -> int:
+        """Upper bound of characters that one token stands for."""
+        ...
+
+    @property
+    def truncation_side(self) -> Literal["left", "right"]:
+        """The side that truncation cuts when a request does not say."""
+        ...
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
+
+    def token(self, token_id: int) -> str:
+        """The vocabulary's own spelling of one id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the started engine knows of itself. Lengths in tokens.
+
+    `vocab_size` is the model config's (the width of the logits), not the tokenizer's. `default_sampling`
+    holds the generation config's values for fields that a request leaves out.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    max_encoder_len: int
+    has_draft: bool
+    version: str
+    max_logprobs: int = 20
+    default_sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """One running engine."""
+
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
+        """Steps of one prompt until `finished`. Closing the generator, or cancelling the task that reads it,
+        aborts the request at once.
+
+        Raises (from the iteration): InvalidRequest, EngineFailure, EngineDead.
+        """
+        ...
+
+    async def check_health(self) -> None:
+        """Returns while the engine lives; EngineDead after."""
+        ...
+
+    def shutdown(self) -> None:
+        """Ends the engine and its child processes; blocks until they are gone."""
+        ...

@@ -1,0 +1,78 @@
+"""Settings and checkpoint facts -> vLLM's engine arguments, without importing vLLM.
+
+Every choice that makes vLLM's defaults right for this model and its drafts stands here, where a test can read
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.gateway import EnginePlan
+from plugin.drafts.checkpoint import Checkpoints
+
+BATCHED_TOKENS = 2048
+"""Tokens of one engine step unless a full request or a full batch needs more."""
+CPU_CACHE_MIN = 256 << 20
+"""Bytes; the K/V cache on the CPU is never made smaller by default."""
+
+
+def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -> dict[str, Any]:
+    """vLLM's engine arguments for settings and checkpoints.
+
+    The one-tier schedule of draft tokens changes no number of them; it keeps vLLM from padding each joining
+    request with K placeholder drafts, which it counts as rejected and which disturb seeded sampling.
+    """
+    settings, identity = plan.settings, plan.identity
+    arguments: dict[str, Any] = {
+        "model": checkpoints.verifier.path,
+        "served_model_name": list(identity.served_model_names),
+        "dtype": dtype(settings.dtype, checkpoints.verifier.dtype, on_cpu),
+        "max_model_len": identity.max_model_len,
+        "max_num_seqs": identity.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens
+        or max(
+            BATCHED_TOKENS,
+            identity.max_encoder_len,
+            identity.max_model_len,
+            identity.max_num_seqs * (1 + (identity.k or 0)),
+        ),
+        "hf_overrides": {"max_source_positions": identity.max_encoder_len},
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
+        "seed": settings.seed,
+        "data_parallel_size": settings.data_parallel_size,
+        "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
+        "enable_prefix_caching": False,
+        "enable_log_requests": False,
+    }
+    if checkpoints.draft is not None:
+        arguments["speculative_config"] = {
+            "model": checkpoints.draft.path,
+            "method": "dflash",
+            "num_speculative_tokens": checkpoints.k,
+            "num_speculative_tokens_per_batch_size": [(1, identity.max_num_seqs, checkpoints.k)],
+        }
+        arguments["per_request_spec_decode_metrics"] = "detailed"
+    return arguments
+
+
+def dtype(asked: str, stored: str, on_cpu: bool) -> str:
+    """auto: as stored on the CPU when that is float32 (the demo), else bfloat16."""
+    if asked != "auto":
+        return asked
+    return "float32" if on_cpu and stored == "float32" else "bfloat16"
+
+
+def cpu_cache_bytes(config: Any, max_encoder_len: int) -> int:
+    """K/V bytes for a full batch of full requests, twice over for block rounding; vLLM's own default on the
+    CPU is a share of the whole machine's memory, which other programs may need.
+    """
+    decoder = config.model_config.hf_config.decoder
+    draft_layers = 0
+    if config.speculative_config is not None:
+        draft_layers = config.speculative_config.draft_model_config.hf_config.num_hidden_layers
+    own = (decoder.num_hidden_layers + draft_layers) * config.model_config.max_model_len
+    cross = decoder.num_hidden_layers * max_encoder_len
+    item = 2 * decoder.num_key_value_heads * decoder.head_dim * config.model_config.dtype.itemsize
+    return max(CPU_CACHE_MIN, 2 * config.scheduler_config.max_num_seqs * (own + cross) * item)

@@ -1,0 +1,185 @@
+"""`create_app`: the FastAPI application around one engine.
+
+Building the application starts nothing. Its lifespan starts the engine in a thread, listens for the signals
+that end the process, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import FrameType
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.registry import Collector
+from prometheus_fastapi_instrumentator import Instrumentator
+from pydantic.json_schema import models_json_schema
+from starlette.middleware.cors import CORSMiddleware
+
+from app import errors
+from app.completions.protocol import CompletionRequest
+from app.drafts.gauges import DraftCollector
+from app.drafts.identity import Identity
+from app.engine import Engine
+from app.gateway import EngineFactory, EnginePlan, Gateway
+from app.logs import configure
+from app.middleware import BearerKeys, BodyLimit, Errors, RequestId
+from app.routes import completions, drafts, health, models, tokenize
+from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
+from app.settings import Settings
+from plugin.drafts.checkpoint import Checkpoints
+
+log = logging.getLogger("app")
+
+BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest)
+ENGINE_LOST = 1
+"""Exit code when the engine failed or died, so that a supervisor starts the server again."""
+
+
+def vllm_engine(plan: EnginePlan) -> Engine:
+    """The production factory; imports vLLM in the loading thread, since that alone takes seconds."""
+    from app.vllm_engine import start
+
+    return start(plan)
+
+
+def create_app(
+    settings: Settings,
+    checkpoints: Checkpoints,
+    identity: Identity,
+    engine_factory: EngineFactory = vllm_engine,
+) -> FastAPI:
+    """The application that serves `checkpoints` under `settings` with the engine that `engine_factory`
+    builds.
+
+    `app.state.gateway` is the server's state and `app.state.registry` what `/metrics` shows.
+    """
+    configure(settings.log_format)
+    app = FastAPI(
+        title="T5Gemma 2 gateway",
+        description="Completions with a speculative draft, and the truth about the draft.",
+        root_path=settings.root_path or "",
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    app.state.gateway = gateway = Gateway(settings, checkpoints, identity, engine_factory)
+    for part in (completions, models, drafts, health, tokenize):
+        app.include_router(part.router)
+    errors.install(app)
+    _observe(app, gateway)
+    _wrap(app, settings)
+    app.openapi = _documented(app)  # type: ignore[method-assign]
+    return app
+
+
+def _wrap(app: FastAPI, settings: Settings) -> None:
+    """Middleware, innermost first: replies of each layer pass those added after it."""
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    if settings.api_keys:
+        app.add_middleware(BearerKeys, keys=[key.get_secret_value() for key in settings.api_keys])
+    app.add_middleware(Errors)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
+            expose_headers=["X-Request-Id"],
+        )
+    app.add_middleware(RequestId)
+
+
+class _Everything(Collector):
+    """The default registry (where the engine puts `vllm:*`) and ours, as one: an own registry alone hides the
+    former, and the default one alone would count two applications of one process together."""
+
+    def __init__(self, *registries: CollectorRegistry) -> None:
+        self._registries = registries
+
+    def collect(self) -> Any:
+        for registry in self._registries:
+            yield from registry.collect()
+
+
+def _observe(app: FastAPI, gateway: Gateway) -> None:
+    own = CollectorRegistry()
+    own.register(
+        DraftCollector(
+            gateway.identity,
+            gateway.ledger,
+            lambda: gateway.phase == "ready",
+            lambda: gateway.admission.in_flight,
+        )
+    )
+    Instrumentator(
+        registry=own,
+        should_group_status_codes=False,
+        should_group_untemplated=True,
+        excluded_handlers=["^/metrics", "^/health$", "^/ready$"],
+    ).instrument(app, metric_namespace="t5gemma")
+    app.state.registry = everything = CollectorRegistry(auto_describe=False)
+    everything.register(_Everything(REGISTRY, own))
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    gateway: Gateway = app.state.gateway
+    gateway.on_end = lambda: signal.raise_signal(signal.SIGTERM)
+    async with AsyncExitStack() as stack:
+        stack.callback(_listen(gateway))
+        gateway.start()
+        yield
+        await gateway.stop()
+    if gateway.broken:
+        logging.shutdown()
+        # uvicorn has no exit code for a server that ended well after its engine did not.
+        os._exit(ENGINE_LOST)
+
+
+def _listen(gateway: Gateway) -> Callable[[], None]:
+    """Drains on the server's own ending signals, then lets the server handle them; returns the undoing.
+
+    uvicorn tells an application of its end only after the last request ended, which is too late to bound it.
+    """
+    loop = asyncio.get_running_loop()
+    former: dict[int, Any] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(gateway.drain)
+        if callable(former[number]):
+            former[number](number, frame)
+
+    def undo() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if callable(signal.getsignal(number)):
+                former[number] = signal.signal(number, handle)
+    except ValueError:  # not the main thread: a test or an embedding server, which has no signals to give
+        pass
+    return undo
+
+
+def _documented(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """OpenAPI with the request bodies that the routes read themselves."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version="1", description=app.description, routes=app.routes)
+            _, bodies = models_json_schema(
+                [(body, "validation") for body in BODIES], ref_template="#/components/schemas/{model}"
+            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    return document

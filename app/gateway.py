@@ -1,0 +1,205 @@
+"""The server's one object: what is loaded, in which phase it is, and the way from `loading` to the last
+request's end.
+
+Phases: loading -> ready -> draining -> stopped, or failed (the engine did not start) or dead (it started and
+died). Loading blocks for seconds to minutes, so it happens in a thread and the server answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from app.completions.admission import Admission
+from app.completions.prompts import Prompts
+from app.drafts.ledger import Ledger
+from app.engine import Engine, EngineDead
+from app.errors import Dead, Loading, ShuttingDown
+
+if TYPE_CHECKING:
+    from app.completions.scope import RequestScope
+    from app.drafts.identity import Identity
+    from app.settings import Settings
+    from plugin.drafts.checkpoint import Checkpoints
+
+log = logging.getLogger("app.gateway")
+
+Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
+HEALTH_POLL_S = 0.5
+LOADING_STOP_S = 5.0
+"""Seconds that a half-loaded engine's processes get to end after SIGTERM."""
+
+
+class Progress(Protocol):
+    """Told by the loading thread what it is at; `stage` is one word, `detail` a sentence."""
+
+    def __call__(self, stage: str, detail: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """All that an engine is built from. The checkpoints may still be hub ids; `ledger` is fed by the
+    engine."""
+
+    settings: Settings
+    checkpoints: Checkpoints
+    identity: Identity
+    ledger: Ledger
+    progress: Progress
+
+
+EngineFactory = Callable[[EnginePlan], Engine]
+"""Builds an engine, blocking; called in the loading thread, where importing vLLM harms nobody."""
+
+
+class Gateway:
+    """State shared by all routes. Everything but the loading thread lives in the event loop."""
+
+    def __init__(
+        self, settings: Settings, checkpoints: Checkpoints, identity: Identity, factory: EngineFactory
+    ) -> None:
+        self.settings = settings
+        self.checkpoints = checkpoints
+        self.identity = identity
+        self.ledger = Ledger(identity.k or 0, settings.stats_window_s)
+        self.admission = Admission(
+            settings.max_num_seqs * settings.data_parallel_size, settings.max_queued_requests
+        )
+        self.prompts = Prompts()
+        self.running: set[RequestScope] = set()
+        self.phase: Phase = "loading"
+        self.stage = "start"
+        self.failure: str | None = None
+        self.began = time.monotonic()
+        self._factory = factory
+        self._engine: Engine | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._loaded = asyncio.Event()
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when the engine is lost for good, so that the process can end."""
+
+    def engine(self) -> Engine:
+        """The engine, if requests may use it now; else the error that says why not."""
+        if self.phase == "ready":
+            assert self._engine is not None
+            return self._engine
+        if self.phase == "loading":
+            raise Loading(
+                f"the model is loading (stage {self.stage}, {time.monotonic() - self.began:.0f} s so far)"
+            )
+        if self.phase == "draining":
+            raise ShuttingDown("the server is shutting down")
+        raise Dead(f"the engine is {self.phase}")
+
+    def start(self) -> None:
+        """Begins loading and watching; returns at once."""
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._load, args=(loop,), name="load-engine", daemon=True).start()
+
+    async def loaded(self) -> None:
+        """Until loading has ended, well or badly."""
+        await self._loaded.wait()
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        def progress(stage: str, detail: str) -> None:
+            self.stage = stage
+            log.info("[%5.1f s] %s: %s", time.monotonic() - self.began, stage, detail)
+
+        try:
+            engine = self._factory(
+                EnginePlan(self.settings, self.checkpoints, self.identity, self.ledger, progress)
+            )
+        except BaseException as error:
+            loop.call_soon_threadsafe(self._failed, f"{type(error).__name__}: {error}")
+        else:
+            loop.call_soon_threadsafe(self._ready, engine)
+
+    def _ready(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loaded.set()
+        if self.phase != "loading":
+            return
+        self.phase, self.stage = "ready", "ready"
+        self._watcher = asyncio.get_running_loop().create_task(self._watch(engine))
+        log.info("[%5.1f s] ready: serving %s", time.monotonic() - self.began, self.identity.model_name)
+
+    def _failed(self, why: str) -> None:
+        self._loaded.set()
+        if self.phase != "loading":
+            return
+        self.phase, self.failure = "failed", why.splitlines()[0] if why else "unknown"
+        log.error("the engine did not start: %s", self.failure)
+        self.on_end()
+
+    async def _watch(self, engine: Engine) -> None:
+        while True:
+            try:
+                await engine.check_health()
+            except EngineDead as error:
+                self._died(str(error))
+                return
+            await asyncio.sleep(HEALTH_POLL_S)
+
+    def _died(self, why: str) -> None:
+        if self.phase in ("ready", "draining"):
+            self.phase, self.failure = "dead", why
+            log.error("the engine died: %s", why)
+            self.interrupt_all()
+            self.on_end()
+
+    def drain(self) -> None:
+        """No new requests from now on; the running ones get the grace time. Called twice, it ends them at
+        once.
+        """
+        loop = asyncio.get_running_loop()
+        if self.phase in ("ready", "loading"):
+            self.phase = "draining"
+            log.info(
+                "draining: %d requests running, %g s grace", len(self.running), self.settings.shutdown_grace_s
+            )
+            loop.call_later(self.settings.shutdown_grace_s, self.interrupt_all)
+        else:
+            self.interrupt_all()
+
+    def interrupt_all(self) -> None:
+        """Ends every running request with a proper error."""
+        dead = self.phase in ("dead", "failed")
+        for scope in list(self.running):
+            scope.interrupt(Dead("the engine died") if dead else ShuttingDown("the server is shutting down"))
+
+    @property
+    def broken(self) -> bool:
+        """Whether the process must end with an error."""
+        return self.phase in ("failed", "dead") or self.failure is not None
+
+    async def stop(self) -> None:
+        """Ends the engine and its processes; afterwards nothing of it is left."""
+        if self.phase in ("ready", "loading"):
+            self.phase = "draining"
+        self.interrupt_all()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._engine is None and not self._loaded.is_set():
+            await self._stop_loading()
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.shutdown)
+        self.prompts.close()
+        self.phase = self.phase if self.broken else "stopped"
+
+    async def _stop_loading(self) -> None:
+        """The loading thread cannot be interrupted; taking its child processes away makes it fail or is the
+        end.
+        """
+        deadline = time.monotonic() + LOADING_STOP_S
+        while time.monotonic() < deadline and not self._loaded.is_set():
+            for child in multiprocessing.active_children():
+                child.terminate()
+            await asyncio.sleep(0.1)
+        for child in multiprocessing.active_children():
+            child.kill()

@@ -1,0 +1,152 @@
+"""What every request passes before its route, each a plain ASGI wrapper: request id, errors, bearer key, body
+limit.
+
+Plain ASGI because Starlette's BaseHTTPMiddleware puts a queue between route and socket, which hides a
+client's leaving and costs a task switch for each event of a stream.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import traceback
+import uuid
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.errors import ApiError, BodyTooLarge, Unauthorized, reply, to_api_error
+
+log = logging.getLogger("app.http")
+
+REQUEST_ID = b"x-request-id"
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+_ID = re.compile(rb"[!-~]{1,256}")
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+def _path(scope: Scope) -> str:
+    """The path as the routes see it: without the prefix that a proxy added, and without a closing slash."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and (path == root or path.startswith(root + "/")):
+        path = path[len(root) :]
+    return path.rstrip("/") or "/"
+
+
+class RequestId:
+    """Puts the client's X-Request-Id, or a fresh one, into `scope["state"]["request_id"]` and into the reply.
+
+    The id is an echo for people and logs. It is never used to tell requests apart, since clients may repeat
+    it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = _header(scope, REQUEST_ID)
+        value = given if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        # A state of its own: servers may hand the same dictionary to every request.
+        scope["state"] = {**scope.get("state", {}), "request_id": value.decode("ascii")}
+
+        async def tagged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (REQUEST_ID, value)]
+            await send(message)
+
+        await self.app(scope, receive, tagged)
+
+
+class Errors:
+    """Turns what no handler took into the 500 envelope, inside of CORS so that browsers may read it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except Exception as error:
+            told = to_api_error(error)
+            if not isinstance(error, ApiError):
+                # The frames without the message: an exception may quote a prompt.
+                frames = "".join(traceback.format_tb(error.__traceback__))
+                log.error("%s %s: %s\n%s", scope["method"], _path(scope), type(error).__name__, frames)
+            if started:
+                raise
+            await reply(told)(scope, receive, send)
+
+
+class BearerKeys:
+    """Asks for one of the keys on every path but the probes and the metrics."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self.app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _path(scope) in OPEN_PATHS or self._known(scope):
+            await self.app(scope, receive, send)
+            return
+        await reply(Unauthorized("a valid key is needed: Authorization: Bearer KEY"))(scope, receive, send)
+
+    def _known(self, scope: Scope) -> bool:
+        scheme, _, token = (_header(scope, b"authorization") or b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            return False
+        # Every key is compared, so that the time taken tells nothing about which one was near.
+        return sum(hmac.compare_digest(token.strip(), key) for key in self._keys) > 0
+
+
+class BodyLimit:
+    """413 for a body above the limit, from its announced length or, when chunked, as it arrives."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        """`limit` in bytes."""
+        self.app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        announced = _header(scope, b"content-length")
+        if announced is not None and announced.isdigit() and int(announced) > self._limit:
+            await reply(self._error(int(announced)))(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > self._limit:
+                    raise self._error(seen)
+            return message
+
+        await self.app(scope, counted, send)
+
+    def _error(self, size: int) -> BodyTooLarge:
+        return BodyTooLarge(f"the body has {size} bytes or more, at most {self._limit} are taken")

@@ -1,0 +1,53 @@
+"""`POST /v1/completions`, and what `/v1/chat/completions` answers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.completions import rules
+from app.completions.answer import Answer
+from app.completions.protocol import CompletionRequest
+from app.completions.reply import Completion
+from app.errors import (
+    ApiError,
+    BadRequest,
+    BodyTooLarge,
+    Deadline,
+    Loading,
+    NotFound,
+    NotJson,
+    NotOffered,
+    Unauthorized,
+    documented,
+)
+from app.routes.parts import Server, body_schema, check_model, read
+
+router = APIRouter(tags=["completions"])
+
+
+@router.post(
+    "/v1/completions",
+    openapi_extra=body_schema(CompletionRequest),
+    response_class=Response,
+    responses={
+        200: {
+            "model": Completion,
+            "description": "The completion; with stream: true, events with chunks of the same form.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **documented(BadRequest, Unauthorized, NotFound, BodyTooLarge, NotJson, ApiError, Loading, Deadline),
+    },
+)
+async def create_completion(request: Request, server: Server) -> Response:
+    """Text for each prompt; the prompt is the encoder's input."""
+    engine = server.engine()
+    body = await read(request, CompletionRequest)
+    check_model(server, body.model)
+    rules.check(body, engine.facts)
+    return Answer(server, engine, body, body.request_id or request.state.request_id)
+
+
+@router.post("/v1/chat/completions", responses=documented(Unauthorized, BodyTooLarge, NotOffered))
+async def create_chat_completion() -> Response:
+    """Refused: T5Gemma 2 is no chat model, and a made-up template would only look like one."""
+    raise NotOffered("the served model has no chat template; send the text to POST /v1/completions")

@@ -1,0 +1,74 @@
+"""`GET /drafts` (what is loaded) and `GET /drafts/stats` (how well it drafts)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from app.drafts.available import available
+from app.errors import Unauthorized, documented
+from app.routes.parts import Server
+
+router = APIRouter(tags=["drafts"])
+
+
+class Position(BaseModel):
+    """One position of the block, from 0. `rate` = accepted / drafts, `conditional_rate` = accepted /
+    reached."""
+
+    position: int
+    proposed: int
+    accepted: int
+    rate: float | None
+    conditional_rate: float | None
+
+
+class Acceptance(BaseModel):
+    """Sums and ratios over a span of time; ratios are null without traffic."""
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    acceptance_rate: float | None
+    mean_acceptance_length: float | None
+    per_position: list[Position]
+
+
+class Window(Acceptance):
+    seconds: float
+
+
+class Stats(BaseModel):
+    """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts
+    0.
+    """
+
+    family: str | None
+    k: int | None
+    lifetime: Acceptance
+    window: Window
+
+
+@router.get("/drafts", responses=documented(Unauthorized))
+async def get_drafts(server: Server) -> dict[str, Any]:
+    """The loaded draft and verifier (without a draft the draft's fields are null), and the drafts found in
+    T5GEMMA_CHECKPOINTS_DIR.
+    """
+    folder = server.settings.checkpoints_dir
+    others = await asyncio.to_thread(available, folder) if folder is not None else []
+    return {**server.identity.to_json(), "available": [other.model_dump() for other in others]}
+
+
+@router.get("/drafts/stats", responses=documented(Unauthorized))
+async def get_stats(server: Server) -> Stats:
+    """Acceptance of the draft."""
+    ledger = server.ledger
+    return Stats(
+        family=server.identity.family,
+        k=server.identity.k,
+        lifetime=Acceptance.model_validate(ledger.lifetime().to_json()),
+        window=Window.model_validate({**ledger.window().to_json(), "seconds": ledger.window_s}),
+    )

@@ -1,0 +1,59 @@
+"""Probes and metrics, open to everyone: `/health` (restart me), `/ready` (send me requests), `/metrics`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel
+
+from app.errors import Loading
+from app.routes.parts import Server
+
+router = APIRouter(tags=["operations"])
+
+
+class Status(BaseModel):
+    """`phase`: loading, ready, draining, failed, dead or stopped; `stage` says what loading is at."""
+
+    status: str
+    phase: str
+    stage: str
+    seconds: float
+
+
+def _status(server: Server, good: bool, response: Response) -> Status:
+    if not good:
+        response.status_code = 503
+        response.headers.update(Loading.headers)
+    return Status(
+        status="ok" if good else "unavailable",
+        phase=server.phase,
+        stage=server.stage,
+        seconds=round(time.monotonic() - server.began, 1),
+    )
+
+
+_503: dict[int | str, dict[str, Any]] = {503: {"model": Status, "description": "Not now"}}
+
+
+@router.get("/health", responses=_503)
+async def health(server: Server, response: Response) -> Status:
+    """200 while the process is worth keeping, loading included; 503 once the engine is lost."""
+    return _status(server, not server.broken, response)
+
+
+@router.get("/ready", responses=_503)
+async def ready(server: Server, response: Response) -> Status:
+    """200 while completions are served; 503 while loading, draining or broken."""
+    return _status(server, server.phase == "ready", response)
+
+
+@router.get("/metrics/", include_in_schema=False)
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    """The engine's own `vllm:*` series untouched, `t5gemma_*`, and HTTP counts."""
+    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(request.app.state.registry), headers={"Content-Type": kind})

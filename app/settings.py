@@ -1,0 +1,242 @@
+"""Every environment variable of the gateway: name, type, default, unit and how to choose it.
+
+One typed object answers what the process was asked to do. It is read once, before anything heavy is imported,
+so that a wrong value costs a second and one line instead of an engine start. The fields' descriptions are the
+only place where a variable is explained: the README's table and the flags of `t5gemma2 serve` are made from
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "T5GEMMA_"
+DEFAULT_MAX_POSITIONS = 4096
+"""Cap of the default length limits, in tokens: a 32k default would reserve K/V memory that few requests use.
+"""
+
+
+class SettingsError(ValueError):
+    """A variable is unknown or has a value that cannot be used; the message is one line naming both."""
+
+
+def _comma_list(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _keys(value: object) -> object:
+    keys = _comma_list(value)
+    if isinstance(value, str) and not keys:
+        raise ValueError("names no key; unset it to serve without keys")
+    return keys
+
+
+def _stripped(value: object) -> object:
+    """Blank counts as unset: `T5GEMMA_DRAFT=" "` must never mean the current folder."""
+    return (value.strip() or None) if isinstance(value, str) else value
+
+
+CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
+SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_keys)]
+Text = Annotated[str | None, BeforeValidator(_stripped)]
+
+
+class Settings(BaseSettings):
+    """What the gateway was asked to do; immutable. Build it with `app.environment.load_settings`, which words
+    errors for people.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
+    )
+
+    model: Text = Field(
+        None,
+        description="Verifier, or Speculators draft whose config names its verifier; local folder or hub id."
+        " Unset: the bundled DFlash demo draft.",
+    )
+    draft: Text = Field(
+        None,
+        description="Draft for the verifier given as MODEL, local folder or hub id; `none` serves it alone.",
+    )
+    verifier: Text = Field(
+        None,
+        description="Verifier to use instead of the one that the draft's config names; local folder or"
+        " hub id.",
+    )
+    k: int | None = Field(
+        None,
+        ge=1,
+        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own; smaller"
+        " pays when"
+        " the later positions are seldom accepted (see /drafts/stats).",
+    )
+    served_model_name: CommaList = Field(
+        (),
+        description="Comma list of model ids; the first is reported, all are accepted."
+        " Unset: the last part of the served checkpoint's path.",
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description="Weights and activations: auto is bfloat16 on CUDA and float32 for the demo on the CPU."
+        " float16 is refused: Gemma's activations overflow it.",
+    )
+    max_model_len: int | None = Field(
+        None,
+        ge=1,
+        description=f"Decoder positions per request, tokens. Unset: the verifier's, at most"
+        f" {DEFAULT_MAX_POSITIONS};"
+        " it bounds 1 start token + max_tokens.",
+    )
+    max_encoder_len: int | None = Field(
+        None,
+        ge=1,
+        description="Encoder (prompt) tokens per request. Unset: MAX_MODEL_LEN; longer prompts are refused.",
+    )
+    max_num_seqs: int = Field(
+        4, ge=1, le=4096, description="Requests in one batch; CUDA graphs are captured for 1 ... this many."
+    )
+    max_num_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens in one engine step. Unset: what one full request and one full batch need.",
+    )
+    gpu_memory_utilization: float = Field(
+        0.85,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of the device's memory for weights and K/V, above 0 and at most 1."
+        " Lower it when something else uses the GPU.",
+    )
+    kv_cache_memory_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="K/V cache size, bytes; overrules the share above. Unset: from the share on CUDA,"
+        " a size that fits the limits on the CPU.",
+    )
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Engine seed for requests that carry none.")
+    data_parallel_size: int = Field(
+        1, ge=1, le=64, description="Engine replicas on GPUs of this host, one each."
+    )
+    enforce_eager: bool | None = Field(
+        None,
+        description="true: no compilation and no CUDA graphs. Unset: true on the CPU (compiling costs a"
+        " minute at"
+        " start), false on CUDA.",
+    )
+    enable_prefix_caching: bool = Field(
+        False, description="Must stay false: cross-attention K/V cannot be shared between prompts."
+    )
+    api_keys: SecretList = Field(
+        (),
+        description="Comma list of bearer keys; guards everything but /health, /ready and /metrics."
+        " Unset: open.",
+    )
+    cors_origins: CommaList = Field(
+        (), description="Comma list of browser origins (`https://ui.example`) that may call the API, or `*`."
+    )
+    max_queued_requests: int = Field(
+        256, ge=0, description="Requests waiting beyond the batch before new ones get 503 with Retry-After."
+    )
+    request_timeout_s: float = Field(
+        600, gt=0, allow_inf_nan=False, description="Deadline of one request, seconds, queueing included."
+    )
+    max_body_bytes: int = Field(8 * 2**20, ge=1, description="Largest request body, bytes; larger is 413.")
+    shutdown_grace_s: float = Field(
+        30, ge=0, allow_inf_nan=False, description="Seconds that running requests get to end after SIGTERM."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="Log lines for people or for collectors.")
+    log_prompts: bool = Field(
+        False, description="true writes prompts into the log; by default none appears there."
+    )
+    stats_window_s: float = Field(
+        60,
+        gt=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Length of the sliding window of /drafts/stats, seconds; longer is steadier, shorter"
+        " is quicker.",
+    )
+    checkpoints_dir: Path | None = Field(
+        None, description="Folder where names that are no path are looked up before the hub."
+    )
+    request_metrics: Literal["none", "summary", "detailed"] = Field(
+        "summary",
+        description="Per-request speculative-decoding metrics in responses (only with a draft);"
+        " detailed adds the accepted tokens of each step.",
+    )
+    root_path: Text = Field(None, description="Path prefix that a proxy strips, such as /t5gemma.")
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _known_dtype(cls, value: object) -> object:
+        if value in ("float16", "half"):
+            raise ValueError("Gemma's activations overflow float16; use auto, bfloat16 or float32")
+        return value
+
+    @field_validator("enable_prefix_caching")
+    @classmethod
+    def _no_prefix_caching(cls, value: bool) -> bool:
+        if value:
+            raise ValueError("cross-attention K/V cannot be shared between prompts; remove it or set false")
+        return value
+
+    @field_validator("root_path")
+    @classmethod
+    def _clean_root_path(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError("must start with /")
+        return (value or "").rstrip("/") or None
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _real_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise ValueError(f"{origin!r} is no origin; write scheme://host[:port] without a path, or *")
+        return value
+
+    @field_validator("checkpoints_dir")
+    @classmethod
+    def _existing_folder(cls, value: Path | None) -> Path | None:
+        if value is not None and not (value := value.expanduser()).is_dir():
+            raise ValueError("is not a folder")
+        return value
+
+    def decoder_positions(self, max_positions: int) -> int:
+        """Decoder positions per request for a verifier of `max_positions`; SettingsError if it has fewer."""
+        return self._within("max_model_len", self.max_model_len, max_positions) or min(
+            max_positions, DEFAULT_MAX_POSITIONS
+        )
+
+    def encoder_tokens(self, max_positions: int) -> int:
+        """Encoder tokens per request for a verifier of `max_positions`; SettingsError when it has fewer."""
+        asked = self._within("max_encoder_len", self.max_encoder_len, max_positions)
+        return asked or self.decoder_positions(max_positions)
+
+    @staticmethod
+    def _within(field: str, asked: int | None, max_positions: int) -> int | None:
+        if asked is not None and asked > max_positions:
+            raise SettingsError(
+                f"{variable(field)}={asked} is above the verifier's max_position_embeddings {max_positions}"
+            )
+        return asked
+
+    def redacted(self) -> dict[str, Any]:
+        """JSON-ready values for the log; keys are shown only as their number."""
+        values = self.model_dump(mode="json")
+        values["api_keys"] = f"{len(self.api_keys)} keys" if self.api_keys else None
+        return values
+
+
+def variable(field: str) -> str:
+    """The environment variable of a settings field."""
+    return PREFIX + field.upper()

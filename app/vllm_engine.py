@@ -1,0 +1,259 @@
+"""The one module that imports vLLM: builds `AsyncLLM` from the plan and adapts it to the port.
+
+vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that
+cannot answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only
+`AsyncEngineArgs`, `AsyncLLM` (`generate`, `check_health`, `shutdown`), `SamplingParams`, `RequestOutput` and
+`StatLoggerBase` are used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from app.drafts.ledger import Ledger
+from app.engine import (
+    EngineDead,
+    EngineFacts,
+    EngineFailure,
+    GenerateRequest,
+    InvalidRequest,
+    Sample,
+    Sampling,
+    SpecMetrics,
+    Step,
+    Timing,
+    TokenLogprob,
+)
+from app.engine_arguments import cpu_cache_bytes, engine_arguments
+from app.gateway import EnginePlan
+from app.hf_tokenizer import ThreadSafeTokenizer
+from plugin.drafts.checkpoint import fetch
+
+
+def start(plan: EnginePlan) -> VllmEngine:
+    """Downloads, loads and compiles; blocks for seconds to minutes. Any exception means that there is no
+    engine.
+    """
+    # EngineCore is a child process in any case; forking one from a process with threads may hang it.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    names = plan.identity.verifier.name + (
+        f" with draft {plan.identity.draft}" if plan.identity.draft else ""
+    )
+    plan.progress("download", f"weights of {names} (nothing to do for local folders)")
+    checkpoints = fetch(plan.checkpoints)
+    plan.progress("import", "vLLM")
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    on_cpu = current_platform.is_cpu()
+    arguments = engine_arguments(plan, checkpoints, on_cpu)
+    config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
+        config.cache_config.kv_cache_memory_bytes = cpu_cache_bytes(config, plan.identity.max_encoder_len)
+    eager = config.model_config.enforce_eager
+    plan.progress(
+        "load", f"weights and K/V cache, {config.model_config.dtype} on {current_platform.device_type}"
+    )
+    if not eager:
+        plan.progress(
+            "compile", "kernels and graphs, after the weights; about a minute, see vLLM's own lines"
+        )
+    llm = AsyncLLM.from_vllm_config(
+        config,
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        stat_loggers=[lambda _, index: _ledger_logger(plan.ledger)],
+    )
+    return VllmEngine(llm, plan.identity.max_encoder_len)
+
+
+def _ledger_logger(ledger: Ledger) -> Any:
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class LedgerLogger(StatLoggerBase):
+        """Called by vLLM in the event loop once an engine step."""
+
+        def __init__(self) -> None:
+            """Nothing of vLLM's configuration is needed."""
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+            spec = scheduler_stats.spec_decoding_stats if scheduler_stats is not None else None
+            if spec is not None:
+                ledger.record(
+                    spec.num_drafts,
+                    spec.num_draft_tokens,
+                    spec.num_accepted_tokens,
+                    spec.num_draft_tokens_per_pos,
+                    spec.num_accepted_tokens_per_pos,
+                )
+
+        def log_engine_initialized(self) -> None:
+            """The gateway says so itself."""
+
+    return LedgerLogger()
+
+
+class VllmEngine:
+    """`app.engine.Engine` over a running `AsyncLLM`."""
+
+    def __init__(self, llm: Any, max_encoder_len: int) -> None:
+        from vllm import __version__
+        from vllm.exceptions import VLLMClientError
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        self._llm = llm
+        self._kinds = {True: RequestOutputKind.DELTA, False: RequestOutputKind.FINAL_ONLY}
+        self._refused, self._dead = VLLMClientError, EngineDeadError
+        model = llm.model_config
+        self.tokenizer = ThreadSafeTokenizer(llm.get_tokenizer())
+        self.facts = EngineFacts(
+            vocab_size=model.get_vocab_size(),
+            max_model_len=model.max_model_len,
+            max_encoder_len=max_encoder_len,
+            has_draft=llm.vllm_config.speculative_config is not None,
+            version=__version__,
+            default_sampling=model.get_diff_sampling_param(),
+        )
+
+    async def check_health(self) -> None:
+        try:
+            await self._llm.check_health()
+        except self._dead as error:
+            raise EngineDead("the engine process ended; its own lines above say why") from error
+
+    def shutdown(self) -> None:
+        self._llm.shutdown()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
+        started = False
+        try:
+            outputs = self._llm.generate(
+                {"prompt_token_ids": list(request.encoder_ids)},
+                self._params(request.sampling, request.stream),
+                request.id,
+                session_id=request.session_id,
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    started = True
+                    yield _step(output, request.sampling)
+        except self._refused as error:
+            raise _refusal(error, request.sampling) from error
+        except self._dead as error:
+            raise EngineDead("the engine process ended") from error
+        except Exception as error:
+            raise _failure(error, request.sampling, started) from error
+
+    def _params(self, sampling: Sampling, stream: bool) -> Any:
+        from vllm.sampling_params import RepetitionDetectionParams, SamplingParams, StructuredOutputsParams
+
+        ids = sampling.logprob_token_ids
+        return SamplingParams.from_optional(
+            n=sampling.n,
+            max_tokens=sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            stop=list(sampling.stop),
+            stop_token_ids=list(sampling.stop_token_ids),
+            include_stop_str_in_output=sampling.include_stop_str_in_output,
+            ignore_eos=sampling.ignore_eos,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+            logprobs=None if ids else sampling.logprobs,
+            logprob_token_ids=list(ids) if ids else None,
+            logit_bias=dict(sampling.logit_bias) if sampling.logit_bias else None,
+            allowed_token_ids=None
+            if sampling.allowed_token_ids is None
+            else list(sampling.allowed_token_ids),
+            bad_words=list(sampling.bad_words),
+            structured_outputs=StructuredOutputsParams(**sampling.structured)
+            if sampling.structured
+            else None,
+            repetition_detection=RepetitionDetectionParams(**sampling.repetition)
+            if sampling.repetition
+            else None,
+            stream_interval=sampling.stream_interval,
+            output_kind=self._kinds[stream],
+            skip_clone=True,
+        )
+
+
+def _refusal(error: Exception, sampling: Sampling) -> InvalidRequest:
+    """vLLM's own refusal, its first line; what names no parameter is about the constraint if there is one."""
+    param = getattr(error, "parameter", None) or ("structured_outputs" if sampling.structured else None)
+    return InvalidRequest(str(error.args[0]).strip().splitlines()[0][:500], param)
+
+
+def _failure(error: Exception, sampling: Sampling, started: bool) -> Exception:
+    """vLLM wraps whatever happens while a request is added; a constraint that its compiler refuses is the
+    client's.
+    """
+    cause = error.__cause__ if type(error).__name__ == "EngineGenerateError" else error
+    if not started and sampling.structured is not None and isinstance(cause, ValueError | TypeError):
+        return InvalidRequest(str(cause).strip().splitlines()[0][:500], "structured_outputs")
+    return EngineFailure(f"{type(cause).__name__}: {cause}")
+
+
+def _step(output: Any, sampling: Sampling) -> Step:
+    """A `RequestOutput` in the port's words."""
+    samples = [
+        Sample(
+            o.index,
+            o.text,
+            o.token_ids,
+            None if sampling.logprobs is None else _logprobs(o, sampling),
+            o.finish_reason,
+            o.stop_reason,
+            None if o.spec_decode_metrics is None else _spec(o.spec_decode_metrics),
+        )
+        for o in output.outputs
+    ]
+    timing = _timing(output.metrics) if output.finished and output.metrics is not None else None
+    return Step(samples, output.finished, timing)
+
+
+def _logprobs(output: Any, sampling: Sampling) -> list[TokenLogprob]:
+    """Each step's dictionary holds the chosen token first, then the alternatives by rank."""
+    entries = []
+    shown = len(sampling.logprob_token_ids or ()) or sampling.logprobs or 0
+    for token_id, step in zip(output.token_ids, output.logprobs or (), strict=True):
+        chosen = step[token_id]
+        top = tuple((i, e.decoded_token or "", e.logprob) for i, e in list(step.items())[: shown + 1])
+        entries.append(TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top))
+    return entries
+
+
+def _spec(found: Any) -> SpecMetrics:
+    return SpecMetrics(
+        found.num_spec_tokens,
+        found.histogram,
+        found.num_draft_tokens,
+        found.per_step_accepted,
+        found.per_step_drafted,
+    )
+
+
+def _timing(stats: Any) -> Timing:
+    """Differences of the engine's time stamps, where both were taken."""
+
+    def between(begin: float, end: float) -> float | None:
+        return end - begin if begin > 0 and end > 0 else None
+
+    return Timing(
+        queue_s=between(stats.queued_ts, stats.scheduled_ts),
+        first_token_s=between(stats.scheduled_ts, stats.first_token_ts),
+        decode_s=between(stats.first_token_ts, stats.last_token_ts),
+    )

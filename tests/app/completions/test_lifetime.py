@@ -1,0 +1,153 @@
+"""How a request ends before its time: its client leaves, its deadline passes, the queue is full, the engine
+dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.engine import InvalidRequest
+from tests.app.asgi_client import Connection
+from tests.app.conftest import build, complete, events, ready, served
+from tests.app.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("prompt", ["Hi", ["Hi", "there"]])
+async def test_client_leaves_a_stream(prompt: Any) -> None:
+    """A43: the engine hears at once; nothing is left in flight."""
+    engine = FakeEngine(delay_s=0.01)
+    async with ready(build(engine)) as app:
+        connection = Connection(app, {"prompt": prompt, "max_tokens": 400, "stream": True})
+        await connection.body_parts(2)
+        assert engine.running
+        await connection.leave()
+        await asyncio.sleep(0.05)
+        assert not engine.running and len(engine.aborted) == len(engine.seen)
+        assert app.state.gateway.admission.in_flight == 0 and not app.state.gateway.running
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_leaves_while_waiting(stream: bool) -> None:
+    """A43: also before the first token, streaming or not."""
+    engine = FakeEngine(hold=asyncio.Event())
+    async with ready(build(engine)) as app:
+        connection = Connection(app, {"prompt": "Hi", "stream": stream})
+        await asyncio.sleep(0.05)
+        assert engine.running and not connection.sent
+        await connection.leave()
+        await asyncio.sleep(0.05)
+        assert not engine.running and len(engine.aborted) == 1
+        assert app.state.gateway.admission.in_flight == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_deadline(stream: bool) -> None:
+    """504 while a status can be chosen; an error event and `[DONE]` after."""
+    engine = FakeEngine(delay_s=0.02)
+    async with served(engine, request_timeout_s=0.15) as client:
+        reply = await complete(client, max_tokens=400, stream=stream)
+        if stream:
+            last = events(reply)[-1]
+            assert reply.status_code == 200 and last["error"]["code"] == 504
+        else:
+            assert (reply.status_code, reply.json()["error"]["type"]) == (504, "GatewayTimeoutError")
+        assert engine.aborted and not engine.running
+
+
+async def test_queue_is_full() -> None:
+    """503 with Retry-After beyond batch + queue; what was accepted is served."""
+    engine = FakeEngine(hold=asyncio.Event())
+    async with served(engine, max_num_seqs=1, max_queued_requests=1) as client:
+        accepted = [asyncio.create_task(complete(client)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        refused = await complete(client)
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == 503
+        alone = await complete(client, ["a", "b", "c"])
+        assert (alone.status_code, alone.json()["error"]["param"]) == (400, "prompt")
+        engine.hold.set()  # type: ignore[union-attr]
+        assert [(await task).status_code for task in accepted] == [200, 200]
+        assert (await complete(client)).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_engine_refuses(stream: bool) -> None:
+    """A22: what only the engine can refuse is still a 400 and no event stream."""
+    engine = FakeEngine(refuse=InvalidRequest("no such grammar", "structured_outputs"))
+    async with served(engine) as client:
+        reply = await complete(client, stream=stream, structured_outputs={"regex": "["})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "structured_outputs"
+        reply = await complete(client, stream=stream, response_format={"type": "json_object"})
+        assert reply.json()["error"]["param"] == "response_format"
+
+
+async def test_engine_fails_before_the_first_token() -> None:
+    """A38: a 500 that tells nothing of the inside, streaming or not."""
+    async with served(FakeEngine(fail_after=0)) as client:
+        for stream in (False, True):
+            reply = await complete(client, stream=stream)
+            assert reply.status_code == 500
+            error = reply.json()["error"]
+            assert error["code"] == 500 and "file" not in error["message"] and "boom" not in reply.text
+
+
+async def test_engine_fails_in_the_stream() -> None:
+    """The stream ends with an error event and `[DONE]`."""
+    async with served(FakeEngine(fail_after=3)) as client:
+        chunks = events(await complete(client, stream=True))
+        assert len(chunks) == 4 and chunks[-1]["error"]["code"] == 500
+        assert "boom" not in json.dumps(chunks)
+
+
+async def test_one_of_a_batch_fails() -> None:
+    """The others are ended too, since the request has one answer."""
+    engine = FakeEngine(delay_s=0.01)
+
+    def script(request: Any, sample: int) -> list[int]:
+        if request.encoder_ids[-1] == 7:
+            raise RuntimeError("boom")
+        return [5] * 300
+
+    engine.script = script
+    async with served(engine) as client:
+        reply = await complete(client, [[5], [7], [6]], max_tokens=300)
+        assert reply.status_code == 500
+        assert not engine.running
+
+
+async def test_events_arrive_with_their_tokens() -> None:
+    """A54: headers, and each event within 100 ms of its token."""
+    async with ready(build(FakeEngine(delay_s=0.2))) as app:
+        connection = Connection(app, {"prompt": "Hi", "max_tokens": 4, "stream": True})
+        began = time.monotonic()
+        await connection.end()
+        head = {name.decode(): value.decode() for name, value in connection.sent[0]["headers"]}
+        assert head["content-type"].startswith("text/event-stream")
+        assert (head["cache-control"], head["x-accel-buffering"]) == ("no-cache", "no")
+        assert "content-length" not in head and "content-encoding" not in head
+        times = [
+            at - began for at, part in zip(connection.times, connection.sent, strict=True) if part.get("body")
+        ]
+        assert len(times) == 5
+        for number, at in enumerate(times[:4], 1):
+            assert at == pytest.approx(0.2 * number, abs=0.1)
+        assert all(part["body"].endswith(b"\n\n") for part in connection.sent if part.get("body"))
+
+
+async def test_slow_reader_holds_up_nobody() -> None:
+    """A reader that stops reading delays its own stream only, and ends at its deadline."""
+    async with ready(build(FakeEngine(delay_s=0.001), request_timeout_s=0.3)) as app:
+        slow = Connection(app, {"prompt": "Hi", "max_tokens": 400, "stream": True}, reads=2)
+        quick = Connection(app, {"prompt": "Hi", "max_tokens": 20, "stream": True})
+        await asyncio.wait_for(quick.end(), 2)
+        await asyncio.sleep(0.4)
+        assert app.state.gateway.admission.in_flight == 0
+        await slow.leave()

@@ -1,0 +1,53 @@
+"""What is loaded, as /drafts tells it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.drafts.identity import Identity
+from app.settings import Settings, SettingsError
+from plugin.drafts.checkpoint import resolve
+from tests.plugin.drafts.folders import write_draft, write_pair
+
+
+@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+def test_with_a_draft(tmp_path: Path, family: str) -> None:
+    """B27, B29: the true family and class; K as asked beside the trained one."""
+    write_pair(tmp_path)
+    folder = write_draft(tmp_path / "my-draft", family)
+    identity = Identity.of(resolve(str(folder), None, None, 3), Settings(max_model_len=100))
+    told = json.loads(json.dumps(identity.to_json()))
+    assert (told["family"], told["draft_class"].lower()) == (family, f"{family}draftmodel")
+    assert (told["k"], told["default_k"], told["block_size"]) == (3, 7, 8)
+    assert (told["draft"], told["draft_path"]) == ("my-draft", str(folder))
+    assert (told["aux_layer_ids"], told["mask_token_id"]) == ([0, 2, 4], 4)
+    assert (told["lm_head"], told["embedding"], told["configured_verifier"]) == ("own", "own", "../verifier")
+    assert told["markov_head_type"] == ("vanilla" if family == "dspark" else None)
+    assert (told["max_model_len"], told["max_encoder_len"]) == (100, 100)
+    assert told["verifier"]["path"] == str(tmp_path / "verifier")
+    assert identity.model_name == "my-draft"
+
+
+def test_without_a_draft(tmp_path: Path) -> None:
+    """B23: the verifier alone has family null and no draft facts."""
+    write_pair(tmp_path)
+    identity = Identity.of(resolve(str(tmp_path / "verifier"), None, None, None), Settings())
+    told = identity.to_json()
+    assert [told[key] for key in ("family", "draft", "k", "aux_layer_ids", "lm_head")] == [None] * 5
+    assert (identity.model_name, identity.max_model_len) == ("verifier", 512)
+
+
+def test_served_names(tmp_path: Path) -> None:
+    """D21: given names replace the path's; D14: the default is never empty."""
+    found = resolve(f"{write_pair(tmp_path)}/dflash///", None, None, None)
+    assert Identity.of(found, Settings()).served_model_names == ("dflash",)
+    assert Identity.of(found, Settings(served_model_name=("a", "b"))).model_name == "a"
+
+
+def test_lengths_beyond_the_verifier(tmp_path: Path) -> None:
+    found = resolve(str(write_pair(tmp_path) / "verifier"), None, None, None)
+    with pytest.raises(SettingsError, match="max_position_embeddings 512"):
+        Identity.of(found, Settings(max_model_len=513))

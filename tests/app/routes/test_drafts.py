@@ -1,0 +1,76 @@
+"""`/drafts` and `/drafts/stats`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.app.conftest import complete, served
+from tests.app.fake_engine import FakeEngine
+from tests.plugin.drafts.folders import write_draft, write_pair
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_loaded() -> None:
+    """B27: K as asked beside the trained one."""
+    async with served(FakeEngine(k=3)) as client:
+        told = (await client.get("/drafts")).json()
+        assert (told["family"], told["k"], told["default_k"], told["block_size"]) == ("dflash", 3, 7, 8)
+        assert told["verifier"]["name"] == "demo-verifier"
+        assert told["available"] == []
+
+
+async def test_available_drafts(tmp_path: Path) -> None:
+    """Family by config; a broken one is listed with its fault; what is no draft is not."""
+    write_pair(tmp_path)
+    write_draft(tmp_path / "eagle3", "dflare")
+    (tmp_path / "dflash" / "model.safetensors").write_bytes(b"version https://git-lfs")
+    (tmp_path / "note.txt").write_text("x")
+    async with served(FakeEngine(k=3), checkpoints_dir=tmp_path) as client:
+        found = {entry["name"]: entry for entry in (await client.get("/drafts")).json()["available"]}
+        assert set(found) == {"dflash", "eagle3"}
+        assert found["eagle3"]["family"] == "dflare" and found["eagle3"]["problem"] is None
+        assert found["dflash"]["family"] is None and "model.safetensors" in found["dflash"]["problem"]
+
+
+async def test_stats_without_traffic() -> None:
+    """B23: zeros and nulls, K positions."""
+    async with served(FakeEngine(k=3)) as client:
+        stats = (await client.get("/drafts/stats")).json()
+        assert (stats["family"], stats["k"]) == ("dflash", 3)
+        for span in ("lifetime", "window"):
+            assert [stats[span][key] for key in ("drafts", "draft_tokens", "accepted_tokens")] == [0, 0, 0]
+            assert stats[span]["acceptance_rate"] is stats[span]["mean_acceptance_length"] is None
+            assert stats[span]["per_position"] == [
+                {"position": i, "proposed": 0, "accepted": 0, "rate": None, "conditional_rate": None}
+                for i in range(3)
+            ]
+        assert stats["window"]["seconds"] == 60
+
+
+async def test_without_a_draft() -> None:
+    """B23: family null, nothing else missing."""
+    async with served() as client:
+        stats = (await client.get("/drafts/stats")).json()
+        assert stats["family"] is stats["k"] is None
+        assert stats["lifetime"]["per_position"] == []
+        assert (await client.get("/drafts")).json()["family"] is None
+
+
+async def test_stats_and_gauges_agree() -> None:
+    """B24 at the gateway: sums fit, rates are ratios of sums, and /metrics says the same."""
+    async with served(FakeEngine(k=3, per_step=2)) as client:
+        await complete(client, max_tokens=6)
+        await complete(client, max_tokens=3)
+        life = (await client.get("/drafts/stats")).json()["lifetime"]
+        assert (life["drafts"], life["draft_tokens"], life["accepted_tokens"]) == (5, 15, 4)
+        assert sum(p["accepted"] for p in life["per_position"]) == 4
+        assert life["acceptance_rate"] == 4 / 15 and life["mean_acceptance_length"] == 1 + 4 / 5
+        assert [p["rate"] for p in life["per_position"]] == [4 / 5, 0, 0]
+        assert [p["conditional_rate"] for p in life["per_position"]] == [4 / 5, 0, None]
+        lines = (await client.get("/metrics")).text.splitlines()
+        assert f't5gemma_draft_acceptance_rate{{window="lifetime"}} {4 / 15}' in lines
+        assert 't5gemma_draft_position_acceptance_rate{position="0",window="window"} 0.8' in lines
+        assert "t5gemma_drafts_total 5.0" in lines

@@ -1,0 +1,77 @@
+"""vLLM's arguments, without vLLM."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.drafts.identity import Identity
+from app.drafts.ledger import Ledger
+from app.engine_arguments import cpu_cache_bytes, dtype, engine_arguments
+from app.gateway import EnginePlan
+from app.settings import Settings
+from plugin.drafts.facts import Checkpoints
+from tests.app.conftest import DRAFT, VERIFIER
+
+
+def arguments(k: int | None = 7, on_cpu: bool = True, **settings: Any) -> dict[str, Any]:
+    chosen = Settings(**settings)
+    checkpoints = Checkpoints(VERIFIER, DRAFT if k else None, k)
+    plan = EnginePlan(
+        chosen, checkpoints, Identity.of(checkpoints, chosen), Ledger(k or 0, 60), lambda *_: None
+    )
+    return engine_arguments(plan, checkpoints, on_cpu)
+
+
+def test_draft_tokens() -> None:
+    """B27: K reaches the engine, and with it the one-tier schedule that removes placeholder drafts."""
+    given = arguments(3, max_num_seqs=5)["speculative_config"]
+    assert given["num_speculative_tokens"] == 3
+    assert given["num_speculative_tokens_per_batch_size"] == [(1, 5, 3)]
+    assert (given["method"], given["model"]) == ("dflash", "demo")
+    assert "speculative_config" not in arguments(None)
+    assert "per_request_spec_decode_metrics" not in arguments(None)
+
+
+def test_budgets() -> None:
+    """One engine step holds a whole prompt; the encoder's own limit goes where the plugin looks for it."""
+    given = arguments(max_encoder_len=400, max_model_len=100)
+    assert given["max_model_len"] == 100 and given["hf_overrides"] == {"max_source_positions": 400}
+    assert given["max_num_batched_tokens"] >= 400
+    assert arguments(max_num_batched_tokens=77)["max_num_batched_tokens"] == 77
+    assert given["enable_prefix_caching"] is False and given["enable_log_requests"] is False
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "on_cpu", "used"),
+    [
+        ("auto", "float32", True, "float32"),
+        ("auto", "bfloat16", True, "bfloat16"),
+        ("auto", "float32", False, "bfloat16"),
+        ("float32", "bfloat16", False, "float32"),
+    ],
+)
+def test_dtype(asked: str, stored: str, on_cpu: bool, used: str) -> None:
+    assert dtype(asked, stored, on_cpu) == used
+
+
+def test_eager() -> None:
+    assert arguments()["enforce_eager"] is True
+    assert arguments(on_cpu=False)["enforce_eager"] is False
+    assert arguments(enforce_eager=False)["enforce_eager"] is False
+
+
+def test_cache_on_the_cpu() -> None:
+    """Room for a full batch of full requests of every layer, twice."""
+    decoder = SimpleNamespace(num_hidden_layers=26, num_key_value_heads=1, head_dim=256)
+    draft = SimpleNamespace(hf_config=SimpleNamespace(num_hidden_layers=5))
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(
+            hf_config=SimpleNamespace(decoder=decoder), max_model_len=4096, dtype=SimpleNamespace(itemsize=2)
+        ),
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        speculative_config=SimpleNamespace(draft_model_config=draft),
+    )
+    assert cpu_cache_bytes(config, 1000) == 2 * 4 * (31 * 4096 + 26 * 1000) * 2 * 256 * 2

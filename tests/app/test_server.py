@@ -1,0 +1,155 @@
+"""The whole server in a process of its own, over a fake engine: signals, exit codes, and nothing left
+behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+BODY = {"prompt": "Hi", "max_tokens": 400, "stream": True}
+
+
+class Server:
+    """A running `uvicorn`; `log` is what it has written once it ended."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process, self.url = process, f"http://127.0.0.1:{port}"
+        self.log = ""
+
+    def wait_for(self, path: str, status: int, seconds: float = 10) -> None:
+        """Until `path` answers with `status`."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(self.url + path, timeout=1).status_code == status:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.02)
+        raise AssertionError(f"{path} did not answer {status}")
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def end(self, seconds: float = 10) -> int:
+        """Waits for the end and gives the exit code."""
+        self.log += self.process.communicate(timeout=seconds)[0]
+        return self.process.returncode
+
+
+@contextmanager
+def server(grace: float = 1, **fake: Any) -> Iterator[Server]:
+    """A server on a free port; it is killed if the test leaves it running."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "tests.app.fake_server:app", "--port", str(port)],
+        env={**os.environ, "FAKE": json.dumps(fake), "GRACE": str(grace)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield Server(process, port)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def child_of(log: str) -> int:
+    return int(next(line for line in log.splitlines() if line.startswith("child ")).split()[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_drains(number: int) -> None:
+    """E10: a stream that ends within the grace time ends by itself; no process is left."""
+    with server(grace=5, delay_s=0.002, child=True) as running:
+        running.wait_for("/ready", 200)
+        with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
+            parts = reply.iter_text()
+            next(parts)
+            running.signal(number)
+            text = "".join(parts)
+        assert text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text
+        assert running.end() in (0, -number, 128 + number)
+        assert "draining" in running.log and not alive(child_of(running.log))
+
+
+def test_grace_ends() -> None:
+    """E10: what does not end in time is ended with an error event and `[DONE]`."""
+    with server(grace=0.3, delay_s=0.1) as running:
+        running.wait_for("/ready", 200)
+        with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
+            parts = reply.iter_text()
+            next(parts)
+            began = time.monotonic()
+            running.signal()
+            text = "".join(parts)
+        assert text.endswith("data: [DONE]\n\n") and "shutting down" in text
+        assert time.monotonic() - began < 2
+        assert running.end() in (0, -signal.SIGTERM)
+
+
+def test_second_signal_forces() -> None:
+    """E10"""
+    with server(grace=30, delay_s=0.1) as running:
+        running.wait_for("/ready", 200)
+        with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
+            parts = reply.iter_text()
+            next(parts)
+            running.signal()
+            time.sleep(0.2)
+            running.signal()
+            assert "shutting down" in "".join(parts)
+        assert running.end(5) in (0, -signal.SIGTERM)
+
+
+def test_signal_while_loading() -> None:
+    """E10: the half-loaded engine's processes go too, and soon."""
+    with server(load_s=60, child=True) as running:
+        running.wait_for("/health", 200)
+        running.wait_for("/ready", 503)
+        running.signal()
+        assert running.end(8) in (0, -signal.SIGTERM)
+        assert not alive(child_of(running.log))
+
+
+def test_failed_start_ends_the_process() -> None:
+    """One line says why, and the exit code is an error's."""
+    with server(fail_start=True) as running:
+        assert running.end() == 1
+        assert "the engine did not start: RuntimeError: no such weights\n" in running.log
+        assert "second line" not in running.log
+
+
+def test_dead_engine_ends_the_process() -> None:
+    """A supervisor sees a failure; the running stream is told."""
+    with server(delay_s=0.05, die_after_s=1.0, child=True) as running:
+        running.wait_for("/ready", 200)
+        with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
+            text = "".join(reply.iter_text())
+        assert '"code":503' in text.replace(" ", "") and text.endswith("data: [DONE]\n\n")
+        assert running.end() == 1
+        assert "the engine died" in running.log and not alive(child_of(running.log))

@@ -1,0 +1,110 @@
+"""The walls of the house: which package may import which, file sizes and names, and what imports without an
+engine.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*ROOT.glob("app/**/*.py"), *ROOT.glob("plugin/**/*.py")])
+ENGINES = ("vllm", "torch", "triton")
+LONGEST_FILE = 300
+
+# Modules that may need vLLM or torch at import; a name that ends in a dot stands for the package's modules.
+NEED_AN_ENGINE = (
+    "plugin.vllm_hooks",
+    "plugin.verifier.",
+    "plugin.attention.",
+    "plugin.training.",
+    "plugin.drafts.backbone",
+    "plugin.drafts.dflash",
+    "plugin.drafts.dspark",
+    "plugin.drafts.dflare",
+    "plugin.drafts.markov",
+    "plugin.drafts.v1_proposer",
+    "plugin.drafts.v2_",
+)
+
+
+def module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names that a file imports anywhere in it, `a.b` for `from a import b`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module)
+def test_direction_of_imports(path: Path) -> None:
+    """`plugin` never imports `app`; `app` knows the checkpoint facts, and one module of it knows vLLM."""
+    name = module(path)
+    for imported in imports(path):
+        if inside(name, "plugin"):
+            assert not inside(imported, "app"), f"{name} imports {imported}"
+            continue
+        if inside(imported, "plugin"):
+            assert inside(imported, "plugin.drafts.checkpoint"), f"{name} imports {imported}"
+        if inside(imported, "vllm"):
+            assert name == "app.vllm_engine", f"{name} imports {imported}"
+        assert not inside(imported, "torch"), f"{name} imports {imported}"
+
+
+def test_routes_know_only_the_port() -> None:
+    for path in ROOT.glob("app/routes/*.py"):
+        assert not [name for name in imports(path) if inside(name, "app.vllm_engine")], path
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted(ROOT.glob("tests/**/*.py"))], ids=module)
+def test_files_are_small_and_named_for_a_noun(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST_FILE, f"{path.relative_to(ROOT)} has {lines} lines"
+    assert path.stem not in {"utils", "helpers", "common", "misc"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module)
+def test_modules_say_why_they_exist(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path.relative_to(ROOT)
+
+
+BLOCK = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {engines!r}:
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocked())
+for name in {names!r}:
+    importlib.import_module(name)
+assert not [name for name in sys.modules if name.partition(".")[0] in {engines!r}]
+"""
+
+
+def test_imports_without_an_engine() -> None:
+    """Everything but the model code, the hooks and the training imports with vLLM, torch and triton blocked.
+    """
+    names = [name for name in map(module, SOURCES) if not name.startswith(NEED_AN_ENGINE)]
+    assert {"app.factory", "app.vllm_engine", "app.cli", "plugin.drafts.checkpoint", "plugin"} <= set(names)
+    code = BLOCK.format(engines=ENGINES, names=names)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr

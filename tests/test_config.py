@@ -1,0 +1,155 @@
+"""The example configurations: they parse, and every variable, metric and path in them exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dotenv import dotenv_values
+from prometheus_client import CollectorRegistry, generate_latest
+
+from app.drafts.gauges import DraftCollector
+from app.drafts.identity import Identity
+from app.drafts.ledger import Ledger
+from app.environment import load_settings
+from app.settings import PREFIX, Settings, variable
+from plugin.drafts.checkpoint import resolve
+from tests.plugin.drafts.folders import write_pair
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "config"
+FILES = sorted(path for path in CONFIG.rglob("*") if path.is_file() and path.suffix != ".pyc")
+VARIABLES = {variable(field) for field in Settings.model_fields}
+PROFILES = {
+    "demo": None,
+    "verifier": "google/t5gemma-2-1b-1b",
+    "dflash": "d0rj/t5gemma-2-1b-1b.dflash-dev",
+    "dspark": "d0rj/t5gemma-2-1b-1b.dspark-large",
+    "dflare": "d0rj/t5gemma-2-1b-1b.dflare-large",
+}
+
+
+def load(name: str) -> Any:
+    documents = list(yaml.safe_load_all((CONFIG / name).read_text()))
+    return documents if len(documents) > 1 else documents[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIG).as_posix())
+def test_every_variable_exists(path: Path) -> None:
+    named = set(re.findall(rf"\b{PREFIX}[A-Z_]+", path.read_text()))
+    assert named <= VARIABLES, named - VARIABLES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIG).as_posix())
+def test_every_file_parses(path: Path) -> None:
+    text = path.read_text()
+    if path.suffix in {".yml", ".yaml"}:
+        assert all(isinstance(document, dict) for document in yaml.safe_load_all(text))
+    elif path.suffix == ".json":
+        assert isinstance(json.loads(text), dict)
+    elif path.suffix == ".py":
+        compile(text, str(path), "exec")
+    else:
+        assert path.suffix == ".env"
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_are_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each profile is accepted as it is and names the published checkpoint."""
+    for field in Settings.model_fields:
+        monkeypatch.delenv(variable(field), raising=False)
+    file = CONFIG / f"{name}.env"
+    assert load_settings(file).model == PROFILES[name]
+    assert set(dotenv_values(file)) <= VARIABLES
+    assert load_settings(file).draft == ("none" if name == "verifier" else None)
+
+
+def test_no_profile_is_forgotten() -> None:
+    assert {path.stem for path in CONFIG.glob("*.env")} == set(PROFILES)
+
+
+@pytest.fixture(scope="module")
+def own_series(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names of the samples that /metrics has of the gateway itself, with a draft loaded."""
+    found = resolve(str(write_pair(tmp_path_factory.mktemp("pair")) / "dflash"), None, None, None)
+    registry = CollectorRegistry()
+    registry.register(DraftCollector(Identity.of(found, Settings()), Ledger(7, 60), lambda: True, lambda: 0))
+    return set(re.findall(r"^(t5gemma_\w+)", generate_latest(registry).decode(), re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def engine_series() -> set[str]:
+    """Names of the engine's metrics, from the installed vLLM's sources."""
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None and spec.origin is not None
+    sources = Path(spec.origin).parent / "v1"
+    files = [sources / "metrics" / "loggers.py", sources / "spec_decode" / "metrics.py"]
+    return {name for file in files for name in re.findall(r'"(vllm:\w+)"', file.read_text())}
+
+
+@pytest.mark.parametrize("name", ["grafana/dashboard.json", "prometheus/alerts.yml"])
+def test_every_metric_exists(name: str, own_series: set[str], engine_series: set[str]) -> None:
+    text = (CONFIG / name).read_text()
+    own = set(re.findall(r"\bt5gemma_\w+", text))
+    assert own and own <= own_series, own - own_series
+    engine = {re.sub(r"_(total|bucket|sum|count)$", "", series) for series in re.findall(r"\bvllm:\w+", text)}
+    assert engine and engine <= engine_series, engine - engine_series
+
+
+def test_dashboard() -> None:
+    panels = json.loads((CONFIG / "grafana/dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 8
+    uid = load("grafana/provisioning/datasources/prometheus.yml")["datasources"][0]["uid"]
+    for panel in panels:
+        assert panel["datasource"]["uid"] == uid
+        assert panel["targets"] and panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+def test_compose() -> None:
+    """Mounted and built paths exist; Prometheus scrapes the service by its name and port."""
+    services = load("compose.yaml")["services"]
+    targets = re.findall(r"^FROM .* AS (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert {"cpu", "cuda"} <= set(targets)
+    assert (CONFIG / services["gateway"]["build"]["context"]).resolve() == ROOT
+    for service in services.values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert not source.startswith(".") or (CONFIG / source).exists(), source
+    [scrape] = load("prometheus/prometheus.yml")["scrape_configs"]
+    assert scrape["static_configs"][0]["targets"] == ["gateway:8000"]
+    assert services["gateway"]["ports"] == ["127.0.0.1:8000:8000"]
+    for rules in load("prometheus/prometheus.yml")["rule_files"]:
+        assert (CONFIG / "prometheus" / rules).is_file()
+    grace = float(services["gateway"]["stop_grace_period"].removesuffix("s"))
+    assert grace > Settings.model_fields["shutdown_grace_s"].default
+
+
+def test_kubernetes_probes() -> None:
+    """Loading is healthy but not ready, so only the startup and readiness probes ask /ready."""
+    deployment, service = load("kubernetes/gateway.yaml")
+    pod = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    asked = {
+        kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")
+    }
+    assert asked == {"startup": "/ready", "readiness": "/ready", "liveness": "/health"}
+    assert container["ports"][0]["name"] == service["spec"]["ports"][0]["targetPort"]
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert all(isinstance(entry.get("value", ""), str) for entry in container["env"])
+    grace = next(float(e["value"]) for e in container["env"] if e["name"] == "T5GEMMA_SHUTDOWN_GRACE_S")
+    assert pod["terminationGracePeriodSeconds"] > grace
+
+
+def test_ray_serve() -> None:
+    """The import path is the example file, and the deployment's name agrees."""
+    [application] = load("ray/serve.yaml")["applications"]
+    place, attribute = application["import_path"].split(":")
+    source = (ROOT / Path(*place.split("."))).with_suffix(".py").read_text()
+    assert f"\n{attribute} = " in source
+    assert f'name="{application["deployments"][0]["name"]}"' in source
+    assert all(isinstance(value, str) for value in application["runtime_env"]["env_vars"].values())
