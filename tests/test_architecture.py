@@ -19,7 +19,7 @@ LONGEST_FILE = 300
 
 # Modules that may need vLLM or torch at import; a name that ends in a dot stands for the package's modules.
 NEED_AN_ENGINE = (
-    "plugin.vllm_hooks",
+    "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
     "plugin.training.",

@@ -74,6 +74,10 @@ class MergedAttention(nn.Module):
         self.cross_cache = CrossAttention(**shape, prefix=f"{prefix}.cross_cache")
         self.self_name, self.cross_name = f"{prefix}.self_cache", f"{prefix}.cross_cache"
 
+    def write_cross(self, metadata: Any, cross_k: torch.Tensor, cross_v: torch.Tensor) -> None:
+        """Store cross keys and values at the slots that vLLM's cross builder made for the fresh requests of a step."""
+        write_cross(self.cross_cache.kv_cache, metadata.slot_mapping, cross_k, cross_v)
+
     def forward(
         self,
         q: torch.Tensor,
@@ -97,6 +101,21 @@ class MergedAttention(nn.Module):
             q, k, v, cross_k, cross_v, out, self.self_name, self.cross_name, self.scale, self.window
         )
         return out
+
+
+def write_cross(
+    cache: torch.Tensor, slots: torch.Tensor, cross_k: torch.Tensor, cross_v: torch.Tensor
+) -> None:
+    """Store `[num_encoder_tokens, num_kv_heads, head_dim]` keys and values at the cross metadata's own slots.
+
+    The slots of the forward context belong to another cache group.
+
+    Raises:
+        RuntimeError: more or fewer encoder states than slots.
+    """
+    if slots.shape[0] != cross_k.shape[0]:
+        raise RuntimeError(f"{cross_k.shape[0]} encoder states for {slots.shape[0]} slots of the cross cache")
+    write_pages(cache, slots, cross_k, cross_v)
 
 
 def _metadata(layer_name: str) -> Any:

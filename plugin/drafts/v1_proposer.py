@@ -18,7 +18,10 @@ class BlockProposer(DFlashProposer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sample_from_anchor = bool(self.dflash_config.get("sample_from_anchor", False))
+        config = self.draft_model_config.hf_config
+        self.sample_from_anchor = bool(
+            getattr(config, "sample_from_anchor", self.dflash_config.get("sample_from_anchor", False))
+        )
         self._anchors: torch.Tensor | None = None
 
     def set_inputs_first_pass(

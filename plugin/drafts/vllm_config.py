@@ -28,7 +28,6 @@ DSPARK_DEFAULTS: Final[dict[str, Any]] = {
     "markov_head_type": "vanilla",
     "enable_confidence_head": False,
     "confidence_head_with_markov": False,
-    "sample_from_anchor": False,
 }
 """DSpark's own keys and what a checkpoint without them means."""
 
@@ -50,8 +49,10 @@ def update_draft_config(family: str, config_dict: dict[str, Any], pre_trained_co
     dflash: dict[str, Any] = {
         "mask_token_id": config_dict["mask_token_id"],
         "target_layer_ids": list(aux_ids),
-        "sample_from_anchor": config_dict.get("sample_from_anchor", False),
     }
+    anchor = config_dict.get("sample_from_anchor", False)
+    # vLLM's V2 DFlash refuses the key here, while its DSpark reads the one beside it.
+    (pre_trained_config if family == "dspark" else dflash)["sample_from_anchor"] = anchor
     layer_types = pre_trained_config.get("layer_types") or []
     if "sliding_attention" not in layer_types or config_dict.get("sliding_window_non_causal"):
         dflash["causal"] = False

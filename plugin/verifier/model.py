@@ -6,7 +6,7 @@ vLLM feeds encoder-decoder models through its multimodal path: the prompt is one
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -78,6 +78,24 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
 
     def get_language_model(self) -> nn.Module:
         return self
+
+    @staticmethod
+    def get_model_state_cls() -> type:
+        """The V2 runner's state for this model."""
+        from plugin.verifier.model_state import T5Gemma2ModelState
+
+        return T5Gemma2ModelState
+
+    def write_cross_kv(self, encoder_states: torch.Tensor, attn_metadata: dict[str, Any]) -> None:
+        """Store every layer's cross keys and values of the prompts admitted in this step.
+
+        Args:
+            encoder_states: `[num_encoder_tokens, hidden_size]`, in batch order.
+            attn_metadata: the step's metadata by layer name.
+        """
+        for layer in self.model.layers:
+            attn = layer.self_attn
+            attn.attn.write_cross(attn_metadata[attn.attn.cross_name], *attn.cross_kv(encoder_states))
 
     def embed_multimodal(self, **kwargs: object) -> list[torch.Tensor]:
         """Run the encoder over `text`, a list of id tensors `[length]` (or one `[num_prompts, length]`)."""

@@ -7,7 +7,9 @@ import torch
 
 import plugin
 from plugin import vllm_hooks
-from plugin.vllm_hooks import HookError, expand_batch_to_tokens, replace
+from plugin.vllm_hooks import configuration, v1_runner
+from plugin.vllm_hooks.hook import HookError, replace
+from plugin.vllm_hooks.v1_runner import expand_batch_to_tokens
 
 
 def test_register_installs_every_hook_and_twice_is_once():
@@ -79,7 +81,7 @@ def test_encoder_inputs_follow_the_batch(monkeypatch, encoder_decoder, order):
 
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(__import__("sys").modules, "vllm.v1.worker.gpu_model_runner", module)
-    vllm_hooks.encoder_outputs_in_batch_order()
+    v1_runner.encoder_outputs_in_batch_order()
     output = SimpleNamespace(scheduled_encoder_inputs={"new": [0], "resumed": [0]})
     GPUModelRunner(encoder_decoder)._execute_mm_encoder(output)
     assert seen == order
@@ -123,7 +125,7 @@ def test_a_relative_verifier_is_relative_to_the_draft(monkeypatch, tmp_path):
         return answer["verifier"], answer["verifier"], {"model": model}
 
     monkeypatch.setattr(arg_utils, "maybe_override_with_speculators", stock)
-    vllm_hooks.draft_as_model()
+    configuration.draft_as_model()
     draft = str(tmp_path / "dflash")
     verifier, tokenizer, _ = arg_utils.maybe_override_with_speculators(draft, None, False)
     assert verifier == tokenizer == str(tmp_path / "verifier")

@@ -1,0 +1,37 @@
+"""Every reach into vLLM's internals that is not a subclass, one function each.
+
+Each docstring says what stock vLLM 0.32 does, why that is wrong for T5Gemma 2, and what would make the hook
+unnecessary. A hook acts for T5Gemma 2 only and leaves every other model as it was. `hook.replace` fails at install
+time, naming what is gone, when vLLM no longer has what a hook replaces.
+"""
+
+import os
+
+from plugin.vllm_hooks import configuration, front_end
+from plugin.vllm_hooks.hook import HookError
+
+__all__ = ["HookError", "install"]
+
+
+def install() -> None:
+    """Install every hook that this process can need. Idempotent."""
+    from vllm.platforms import current_platform
+
+    configuration.model_config_update()
+    configuration.speculators_types()
+    configuration.speculators_method()
+    configuration.draft_as_model()
+    configuration.one_cache_group_a_kind()
+    front_end.plain_prompts_to_the_encoder()
+    front_end.max_tokens_by_decoder_length()
+    if current_platform.is_cpu() or os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
+        from plugin.vllm_hooks import v1_runner
+
+        v1_runner.encoder_outputs_in_batch_order()
+        v1_runner.block_proposer()
+        if current_platform.is_cpu():
+            v1_runner.expand_temperatures_on_cpu()
+    else:
+        from plugin.vllm_hooks import v2_runner
+
+        v2_runner.dspark_speculator()

@@ -1,0 +1,106 @@
+"""Hooks into how vLLM reads configurations and lays out caches: every process needs them."""
+
+from pathlib import Path
+from typing import Any
+
+from plugin.vllm_hooks.hook import replace
+
+
+def model_config_update() -> None:
+    """vLLM adjusts its configuration per architecture through a table; ours needs the encoder budget and safe switches.
+
+    Unnecessary once vLLM lets a plugin register such a class.
+    """
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    from plugin import VERIFIER_ARCHITECTURE
+    from plugin.verifier.config import T5Gemma2ModelConfig
+
+    MODELS_CONFIG_MAP[VERIFIER_ARCHITECTURE] = T5Gemma2ModelConfig
+
+
+def speculators_types() -> None:
+    """vLLM's table of Speculators types: DFlash reads ours wrongly, DFlare is unknown (`plugin.drafts.vllm_config`).
+
+    Unnecessary once vLLM's updaters follow the training side (open upstream change 56692 for causality).
+    """
+    from vllm.transformers_utils.configs.speculators.algos import SUPPORTED_SPECULATORS_TYPES
+
+    from plugin.drafts.vllm_config import ARCHITECTURES, updater
+
+    for family in ARCHITECTURES:
+        stock = SUPPORTED_SPECULATORS_TYPES.get(family)
+        if not getattr(stock, "_t5gemma2", False):
+            update = updater(family, stock)
+            update._t5gemma2 = True  # type: ignore[attr-defined]
+            SUPPORTED_SPECULATORS_TYPES[family] = update
+
+
+def speculators_method() -> None:
+    """`vllm serve <draft>`: vLLM takes the checkpoint's type as its speculative method. "dflare" is no method, and
+    "dspark" is one that the V1 runner refuses; all three of ours run as "dflash", and the model class makes the
+    difference.
+
+    Unnecessary once vLLM knows DFlare, and DSpark on every runner.
+    """
+    from vllm.transformers_utils.configs.speculators.base import SpeculatorsConfig
+
+    from plugin.drafts.vllm_config import ARCHITECTURES, is_ours
+
+    def make(stock: Any) -> Any:
+        def build_vllm_speculative_config(config_dict: dict[str, Any]) -> dict[str, Any]:
+            speculative: dict[str, Any] = stock(config_dict=config_dict)
+            if is_ours(config_dict) and speculative["method"] in ARCHITECTURES:
+                speculative["method"] = "dflash"
+            return speculative
+
+        return build_vllm_speculative_config
+
+    replace(SpeculatorsConfig, "build_vllm_speculative_config", ("config_dict",), make)
+
+
+def draft_as_model() -> None:
+    """`vllm serve <draft>`: vLLM takes the verifier's name from the draft's config as it stands. A relative name there
+    is relative to the draft's folder (the bundled demo's is `../verifier`), not to the server's working directory.
+    """
+    from vllm.engine import arg_utils
+
+    def make(stock: Any) -> Any:
+        def maybe_override_with_speculators(model: str, *args: Any, **kwargs: Any) -> Any:
+            verifier, tokenizer, speculative = stock(model, *args, **kwargs)
+            if verifier != model and verifier.startswith("."):
+                verifier = tokenizer = str((Path(model) / verifier).resolve())
+            return verifier, tokenizer, speculative
+
+        return maybe_override_with_speculators
+
+    parameters = (
+        "model", "tokenizer", "trust_remote_code", "revision", "vllm_speculative_config", "hf_token", "kwargs",
+    )  # fmt: skip
+    replace(arg_utils, "maybe_override_with_speculators", parameters, make)
+
+
+def one_cache_group_a_kind() -> None:
+    """vLLM splits layers into KV cache groups of equal size; when verifier and draft together have half as many self
+    layers again as there are cross layers, it deals the self layers out over several groups, and the V1 proposer
+    refuses a draft whose layers are not all in one. For models with our cross caches, groups of the same kind are
+    joined again: the shorter kind is padded instead, as vLLM itself does below that ratio. Fewer block tables are
+        cheaper, too.
+
+    Unnecessary once the V1 proposer serves drafts over several groups.
+    """
+    from vllm.v1.core import kv_cache_utils
+
+    def make(stock: Any) -> Any:
+        def _get_kv_cache_groups_uniform_page_size(kv_cache_spec: dict[str, Any]) -> Any:
+            groups = stock(kv_cache_spec)
+            if not any(name.endswith(".cross_cache") for name in kv_cache_spec):
+                return groups
+            kinds: dict[Any, list[str]] = {}
+            for group in groups:
+                kinds.setdefault(group.kv_cache_spec, []).extend(group.layer_names)
+            return kv_cache_utils.create_kv_cache_group_specs(kv_cache_spec, list(kinds.values()))
+
+        return _get_kv_cache_groups_uniform_page_size
+
+    replace(kv_cache_utils, "_get_kv_cache_groups_uniform_page_size", ("kv_cache_spec",), make)

@@ -1,0 +1,78 @@
+"""Hooks into the V1 model runner, which serves where Triton does not: on the CPU."""
+
+import copy
+from typing import Any
+
+import torch
+
+from plugin.vllm_hooks.hook import HookError, replace
+
+
+def encoder_outputs_in_batch_order() -> None:
+    """The V1 runner returns encoder outputs in scheduling order but maps cross slots in batch order. The two differ
+    when a preempted request resumes beside new ones, and then requests silently read each other's prompts. V2 sorts by
+    itself.
+
+    Unnecessary once `GPUModelRunner._execute_mm_encoder` follows `input_batch.req_ids`.
+    """
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    def make(stock: Any) -> Any:
+        def _execute_mm_encoder(self: Any, scheduler_output: Any) -> Any:
+            inputs = scheduler_output.scheduled_encoder_inputs
+            if self.model_config.is_encoder_decoder and len(inputs) > 1:
+                index = self.input_batch.req_id_to_index
+                scheduler_output = copy.copy(scheduler_output)
+                scheduler_output.scheduled_encoder_inputs = dict(
+                    sorted(inputs.items(), key=lambda kv: index[kv[0]])
+                )
+            return stock(self, scheduler_output)
+
+        return _execute_mm_encoder
+
+    replace(GPUModelRunner, "_execute_mm_encoder", ("self", "scheduler_output"), make)
+
+
+def block_proposer() -> None:
+    """The V1 runner builds its DFlash proposer by the name in its module; ours adds DSpark's sampling.
+
+    Unnecessary once vLLM's V1 runner drives DSpark.
+    """
+    from vllm.v1.worker import gpu_model_runner
+
+    from plugin.drafts.v1_proposer import BlockProposer
+
+    if not hasattr(gpu_model_runner, "DFlashProposer"):
+        raise HookError(
+            "vllm.v1.worker.gpu_model_runner has no DFlashProposer any more: see plugin/vllm_hooks"
+        )
+    gpu_model_runner.DFlashProposer = BlockProposer
+
+
+def expand_temperatures_on_cpu() -> None:
+    """The CPU build's stand-in for the expand kernel casts temperatures to int64 and does not copy the result back: as
+    soon as one request in a batch samples, all tokens of the batch come out wrong, greedy ones too.
+
+    Unnecessary once `vllm.utils.cpu_triton_utils._expand_kernel_impl` keeps the dtype.
+    """
+    from vllm.v1.sample import rejection_sampler
+
+    replace(
+        rejection_sampler,
+        "expand_batch_to_tokens",
+        ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
+        lambda stock: expand_batch_to_tokens,
+    )
+
+
+def expand_batch_to_tokens(
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> torch.Tensor:
+    """`[batch_size]` -> `[num_tokens]`: value r for the tokens of request r, with `replace_from` made `replace_to`.
+
+    Args:
+        cu_num_tokens: `[batch_size]`, cumulative tokens, each request's own included.
+    """
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    expanded = torch.repeat_interleave(x, counts.long(), output_size=num_tokens)
+    return torch.where(expanded == replace_from, torch.full_like(expanded, replace_to), expanded)
