@@ -7,7 +7,7 @@ time, naming what is gone, when vLLM no longer has what a hook replaces.
 
 import os
 
-from plugin.vllm_hooks import configuration, front_end
+from plugin.vllm_hooks import configuration, front_end, scheduler
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -22,6 +22,7 @@ def install() -> None:
     configuration.speculators_method()
     configuration.draft_as_model()
     configuration.one_cache_group_a_kind()
+    scheduler.no_placeholder_drafts()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     if current_platform.is_cpu() or os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
