@@ -19,7 +19,8 @@ from vllm.model_executor.layers.attention.attention import get_attention_context
 from vllm.utils.torch_utils import direct_register_custom_op
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
-from plugin.attention.torch_paged import Pages, merged_attention, write_pages
+from plugin.attention.paged import merged_attention, write_pages
+from plugin.attention.torch_paged import Pages
 
 
 class SelfCache(Attention):
@@ -147,14 +148,8 @@ def merged_attention_op(
     num_tokens = metadata.num_actual_tokens
     write_pages(self_cache, self_slots[:num_tokens], k[:num_tokens], v[:num_tokens])
     if cross_k is not None and cross_v is not None:
-        # The forward context's mapping belongs to another group; the cross builder makes its own for fresh requests.
-        slots = cross_metadata.slot_mapping
-        if slots.shape[0] != cross_k.shape[0]:
-            raise RuntimeError(
-                f"{cross_k.shape[0]} encoder states for {slots.shape[0]} slots of the cross cache"
-            )
-        write_pages(cross_cache, slots, cross_k, cross_v)
-    out[:num_tokens] = merged_attention(
+        write_cross(cross_cache, cross_metadata.slot_mapping, cross_k, cross_v)
+    merged_attention(
         q[:num_tokens],
         metadata.query_start_loc,
         metadata.max_query_len,
@@ -162,6 +157,7 @@ def merged_attention_op(
         Pages(cross_cache, cross_metadata.block_table, cross_metadata.seq_lens, cross_metadata.max_seq_len),
         window,
         scale,
+        out[:num_tokens],
     )
     out[num_tokens:].zero_()
 

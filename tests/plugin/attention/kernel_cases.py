@@ -1,7 +1,7 @@
-"""The Triton kernel's correctness cases, run on the GPU or, as `TRITON_INTERPRET=1 python -m ...`, by Triton's interpreter.
+"""The Triton kernel's correctness cases, for the GPU and, as `TRITON_INTERPRET=1 python -m ...`, Triton's interpreter.
 
-The interpreter must be chosen before Triton is first imported, so the test suite runs this module as a process of its own
-and reads the errors that it prints.
+The interpreter must be chosen before Triton is first imported, so the test suite runs this module as a process of its
+own and reads the errors that it prints.
 """
 
 import json
@@ -12,11 +12,21 @@ from dataclasses import replace
 import torch
 
 from plugin.attention.launch_shape import LaunchShape
-from plugin.attention.paged_batch import LAYOUTS, BatchSpec, PagedBatch, allocate_cache, make_batch, naive_reference
-from plugin.attention.torch_paged import write_pages
+from plugin.attention.norm_rope import norm_rope_write
+from plugin.attention.paged_batch import (
+    LAYOUTS,
+    BatchSpec,
+    PagedBatch,
+    allocate_cache,
+    make_batch,
+    naive_reference,
+)
+from plugin.attention.torch_paged import Pages, write_pages
 from plugin.attention.triton_kernel import merged_attention, write_kv
 
-TINY = BatchSpec((), (), (), num_heads=4, num_kv_heads=2, head_dim=32, self_page=16, cross_page=32, dtype=torch.float32)
+TINY = BatchSpec(
+    (), (), (), num_heads=4, num_kv_heads=2, head_dim=32, self_page=16, cross_page=32, dtype=torch.float32
+)
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 SCALE = 0.3
 
@@ -26,7 +36,9 @@ def launch(splits: int, block_m: int = 16, block_n: int = 16, row_blocks: int = 
 
 
 def batch(query_lens: list[int], self_lens: list[int], cross_lens: list[int], **shape: object) -> BatchSpec:
-    return replace(TINY, query_lens=tuple(query_lens), self_lens=tuple(self_lens), cross_lens=tuple(cross_lens), **shape)
+    return replace(
+        TINY, query_lens=tuple(query_lens), self_lens=tuple(self_lens), cross_lens=tuple(cross_lens), **shape
+    )
 
 
 # Name: batch, window, launch (None: chosen by the module).
@@ -35,8 +47,16 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     "prefill beside decodes": (batch([1, 1, 1], [1, 5, 33], [3, 40, 17]), None, launch(1)),
     "launch chosen by the module": (batch([1, 1], [20, 5], [3, 40]), None, None),
     "verification, K = 3": (batch([4, 4], [4, 37], [6, 18]), None, launch(1)),
-    "verification, K = 15, in two row blocks": (batch([16, 3], [30, 3], [5, 20]), None, launch(2, row_blocks=2)),
-    "a request joins a verifying batch": (batch([1, 8, 1, 8], [1, 20, 33, 8], [30, 2, 4, 12]), None, launch(3)),
+    "verification, K = 15, in two row blocks": (
+        batch([16, 3], [30, 3], [5, 20]),
+        None,
+        launch(2, row_blocks=2),
+    ),
+    "a request joins a verifying batch": (
+        batch([1, 8, 1, 8], [1, 20, 33, 8], [30, 2, 4, 12]),
+        None,
+        launch(3),
+    ),
     "window inside a tile": (batch([4, 1], [37, 40], [6, 18]), 3, launch(1)),
     "window of one key": (batch([2, 1], [33, 17], [16, 1]), 1, launch(2)),
     "window skips tiles": (batch([4, 1], [70, 100], [20, 33]), 18, launch(2)),
@@ -44,9 +64,17 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     "window over one split and another": (batch([8], [60], [40]), 20, launch(4)),
     "splits than tiles more": (batch([1, 1], [3, 40], [2, 20]), None, launch(8)),
     "split in the middle of the self part": (batch([1], [100], [20]), None, launch(3)),
-    "encoder lengths at the edges of pages": (batch([1, 1, 1, 1], [1, 16, 17, 32], [15, 16, 31, 33]), None, launch(2)),
+    "encoder lengths at the edges of pages": (
+        batch([1, 1, 1, 1], [1, 16, 17, 32], [15, 16, 31, 33]),
+        None,
+        launch(2),
+    ),
     "padded requests and tokens": (batch([2, 0, 0], [20, 0, 0], [9, 0, 0], padding=3), None, launch(1)),
-    "padded requests and tokens, split": (batch([2, 0, 0], [20, 0, 0], [9, 0, 0], padding=3), None, launch(3)),
+    "padded requests and tokens, split": (
+        batch([2, 0, 0], [20, 0, 0], [9, 0, 0], padding=3),
+        None,
+        launch(3),
+    ),
     "a query without any key": (batch([1, 1], [0, 9], [0, 9]), None, launch(1)),
     "a query without any key, split": (batch([1, 1], [0, 9], [0, 9]), None, launch(2)),
     "tiles wider than pages": (batch([1, 2], [70, 33], [70, 33]), None, launch(2, block_n=64)),
@@ -105,7 +133,9 @@ def write_difference(layout: str, device: str, dtype: torch.dtype) -> float:
     kv_heads, dim, page, num_tokens = 3, 32, 16, 9
     got = allocate_cache(4, kv_heads, page, dim, layout, dtype, device)
     want = got.clone()
-    k, v = torch.randn(num_tokens, kv_heads, 2 * dim + 8, dtype=dtype, device=device)[..., 8:].chunk(2, dim=-1)
+    k, v = torch.randn(num_tokens, kv_heads, 2 * dim + 8, dtype=dtype, device=device)[..., 8:].chunk(
+        2, dim=-1
+    )
     slots = torch.randperm(4 * page, device=device)[:num_tokens]
     slots[[2, 5]] = -1
     write_kv(got, slots, k, v)
@@ -113,12 +143,15 @@ def write_difference(layout: str, device: str, dtype: torch.dtype) -> float:
     return float((got.float() - want.float()).abs().max())
 
 
+def _shortened(pages: Pages) -> Pages:
+    return replace(pages, seq_lens=pages.seq_lens - 1)
+
+
 CONTROLS: dict[str, Callable[[PagedBatch], tuple[PagedBatch, int]]] = {
     "window off by one": lambda b: (b, 4),
-    "last encoder key dropped": lambda b: (
-        replace(b, cross_pages=replace(b.cross_pages, seq_lens=b.cross_pages.seq_lens - 1)), 3),
-    "positions shifted": lambda b: (replace(b, self_pages=replace(b.self_pages, seq_lens=b.self_pages.seq_lens - 1)), 3),
-}  # fmt: skip
+    "last encoder key dropped": lambda b: (replace(b, cross_pages=_shortened(b.cross_pages)), 3),
+    "positions shifted": lambda b: (replace(b, self_pages=_shortened(b.self_pages)), 3),
+}
 
 
 def control_error(name: str, device: str) -> float:
@@ -128,6 +161,35 @@ def control_error(name: str, device: str) -> float:
     return relative_error(attend(broken, window, launch(2)), naive_reference(inputs, 3, SCALE, [0, 1]))
 
 
+def _rotated_norm(
+    x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    x = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * (1 + weight)
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def norm_rope_error(layout: str, device: str) -> float:
+    """`norm_rope_write` against the same in float64, queries and pages together; one token of seven is padding."""
+    torch.manual_seed(0)
+    heads, kv_heads, dim, tokens, page = 3, 2, 32, 7, 16
+    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=device)
+    q_weight, k_weight = torch.randn(2, dim, device=device)
+    cos_sin = torch.randn(50, dim, device=device)
+    positions = torch.randint(0, 50, (tokens,), device=device)
+    slots = torch.randperm(3 * page, device=device)[:tokens]
+    slots[4] = -1
+    cache = allocate_cache(3, kv_heads, page, dim, layout, torch.float32, device)
+    want_cache = cache.double()
+    q_out = torch.empty(tokens, heads, dim, device=device)
+    norm_rope_write(qkv, q_out, cache, slots, positions, cos_sin, q_weight, k_weight, 1e-6)
+    q, k, v = qkv.double().unflatten(-1, (-1, dim)).split([heads, kv_heads, kv_heads], dim=1)
+    cos, sin = cos_sin.double()[positions][:, None].chunk(2, dim=-1)
+    write_pages(want_cache, slots, _rotated_norm(k, k_weight.double(), cos, sin), v)
+    want_q = _rotated_norm(q, q_weight.double(), cos, sin)
+    return relative_error(q_out, want_q) + relative_error(cache, want_cache)
+
+
 def main() -> None:
     """Print one JSON object: the error of each case, control and write."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -135,6 +197,7 @@ def main() -> None:
         {
             "cases": {name: attention_error(name, device) for name in CASES},
             "controls": {name: control_error(name, device) for name in CONTROLS},
+            "norm_rope": {layout: norm_rope_error(layout, device) for layout in LAYOUTS},
             "writes": {layout: write_difference(layout, device, torch.float32) for layout in LAYOUTS},
         },
         sys.stdout,

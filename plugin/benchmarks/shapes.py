@@ -1,0 +1,124 @@
+"""Checkpoint folders with the published shapes and no weights: what vLLM's `load_format="dummy"` needs.
+
+Shapes: `google/t5gemma-2-1b-1b` (26 + 26 layers, hidden 1152, MLP 6912, 4 query heads and 1 K/V head of 256, vocabulary
+262 144, window 512, five sliding layers then one full) and its published drafts.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+FAMILIES: Final = ("dflash", "dspark", "dflare")
+VOCABULARY: Final = 262_144
+BLOCK: Final = 8
+
+_TEXT: Final[dict[str, Any]] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "max_position_embeddings": 32_768,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 512,
+}
+_ROPE: Final[dict[str, Any]] = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+}
+_DRAFT_LAYERS: Final = {"dflash": 5, "dspark": 5, "dflare": 6}
+_TAPS: Final = {
+    "dflash": [2, 7, 13, 18, 21],
+    "dspark": [2, 7, 13, 18, 21],
+    "dflare": [2, 5, 8, 11, 14, 17, 20, 22],
+}
+_CLASSES: Final = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel", "dflare": "DFlareDraftModel"}
+
+
+def write_verifier(folder: Path) -> Path:
+    """config.json of a 1B-1B verifier."""
+    from transformers import T5Gemma2Config
+
+    text = {**_TEXT, "rope_parameters": _ROPE}
+    config = T5Gemma2Config(
+        encoder={"text_config": dict(text), "vision_config": {"num_hidden_layers": 1}},
+        decoder=dict(text),
+        architectures=["T5Gemma2ForConditionalGeneration"],
+        dtype="bfloat16",
+    )
+    config.save_pretrained(folder)
+    return folder
+
+
+def write_decoder_only(folder: Path) -> Path:
+    """config.json of a decoder-only model of the decoder's own shape (Gemma 3 1B): the peer of a decoder step."""
+    from transformers import Gemma3TextConfig
+
+    config = Gemma3TextConfig(
+        **_TEXT, rope_parameters=_ROPE, architectures=["Gemma3ForCausalLM"], dtype="bfloat16"
+    )
+    config.save_pretrained(folder)
+    return folder
+
+
+def write_draft(folder: Path, family: str, verifier: Path) -> Path:
+    """config.json of a published-shape draft of `family` for the verifier in `verifier`."""
+    layers = _DRAFT_LAYERS[family]
+    config: dict[str, Any] = {
+        "architectures": [_CLASSES[family]],
+        "aux_hidden_state_layer_ids": _TAPS[family],
+        "block_size": BLOCK,
+        "draft_vocab_size": 32_000,
+        "dtype": "bfloat16",
+        "mask_token_id": 4,
+        "sliding_window_non_causal": False,
+        "speculators_config": {
+            "algorithm": family,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "accept_tolerance": 0.0,
+                    "proposal_type": "greedy",
+                    "speculative_tokens": 7,
+                    "verifier_accept_k": 1,
+                }
+            ],
+            "verifier": {
+                "architectures": ["T5Gemma2ForConditionalGeneration"],
+                "name_or_path": str(verifier),
+            },
+        },
+        "speculators_model_type": family,
+        "target_hidden_size": None,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": {
+            "model_type": "llama",
+            "attention_bias": False,
+            "head_dim": 256,
+            "hidden_act": "silu",
+            "hidden_size": 1152,
+            "intermediate_size": 6912,
+            "max_position_embeddings": 32_768,
+            "num_attention_heads": 4,
+            "num_hidden_layers": layers,
+            "num_key_value_heads": 1,
+            "layer_types": ["full_attention"] * layers,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"factor": 8.0, "rope_theta": 1_000_000.0, "rope_type": "linear"},
+            "sliding_window": 2048,
+            "tie_word_embeddings": False,
+            "vocab_size": VOCABULARY,
+        },
+    }
+    if family == "dspark":
+        config |= {
+            "markov_rank": 256,
+            "markov_head_type": "vanilla",
+            "enable_confidence_head": True,
+            "confidence_head_with_markov": True,
+        }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return folder

@@ -1,0 +1,49 @@
+"""The launch shapes: what a graph is captured with must hold for every batch that it serves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.attention.launch_shape import MAX_SPLITS, choose_launch_shape, join_block_d, power_of_two
+
+SMS = 132
+
+
+@pytest.mark.parametrize(("n", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
+def test_power_of_two(n, power):
+    assert power_of_two(n) == power
+
+
+@given(
+    rows=st.integers(1, 16 * 8),
+    requests=st.integers(1, 512),
+    kv_heads=st.sampled_from([1, 2, 4, 8]),
+    head_dim=st.sampled_from([32, 64, 128, 256]),
+    itemsize=st.sampled_from([2, 4]),
+    max_tokens=st.integers(1, 10**6),
+)
+def test_every_row_is_covered_and_every_constant_serves_triton(
+    rows, requests, kv_heads, head_dim, itemsize, max_tokens
+):
+    shape = choose_launch_shape(rows, requests, kv_heads, itemsize, max_tokens, SMS)
+    assert shape.block_m * shape.row_blocks >= rows > shape.block_m * (shape.row_blocks - 1)
+    assert shape.block_m >= 16
+    assert shape.block_m == power_of_two(shape.block_m)
+    assert shape.block_n == power_of_two(shape.block_n)
+    assert 1 <= shape.splits <= MAX_SPLITS
+    assert head_dim % join_block_d(shape.splits, head_dim) == 0
+    # q, the tiles in flight and the weights of a program fit a multiprocessor's 227 KiB of shared memory.
+    tiles = 2 * shape.block_n * head_dim * (shape.num_stages - 1)
+    assert (shape.block_m * head_dim + tiles) * itemsize <= 200 * 1024
+
+
+def test_a_long_lonely_request_is_split_over_the_device():
+    assert choose_launch_shape(4, 1, 1, 2, 8193, SMS).splits == MAX_SPLITS
+
+
+def test_a_batch_that_fills_the_device_is_not_split():
+    assert choose_launch_shape(4, 600, 1, 2, 3072, SMS).splits == 1
+
+
+def test_a_short_request_is_not_split_finer_than_its_keys():
+    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 3
