@@ -1,4 +1,4 @@
-"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`.
+"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`, `bench` and `check`.
 
 Every setting has a flag made from `app.settings`, so flag and variable can never disagree; keys have none,
 since other users of the machine can read a command line.
@@ -10,6 +10,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from app.bench.command import add_commands
 from app.settings import Settings, variable
 
 _NO_FLAG = {"api_keys"}
@@ -36,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
                 f"--{field.replace('_', '-')}", dest=variable(field), metavar="VALUE", help=text
             )
     serve.set_defaults(run=_serve)
+    add_commands(commands)
     return parser
 
 

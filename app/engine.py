@@ -166,7 +166,8 @@ class Tokenizer(Protocol):
 class EngineFacts:
     """What the started engine knows of itself. Lengths in tokens.
 
-    `vocab_size` is the model config's (the width of the logits), not the tokenizer's. `default_sampling`
+    `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
+    activations. `default_sampling`
     holds the generation config's values for fields that a request leaves out.
     """
 
@@ -174,6 +175,7 @@ class EngineFacts:
     max_model_len: int
     max_encoder_len: int
     has_draft: bool
+    dtype: str
     version: str
     max_logprobs: int = 20
     default_sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from app.completions.admission import Admission
 from app.completions.prompts import Prompts
 from app.drafts.ledger import Ledger
-from app.engine import Engine, EngineDead
+from app.engine import Engine, EngineDead, EngineFacts
 from app.errors import Dead, Loading, ShuttingDown
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ class Gateway:
         if self.phase == "draining":
             raise ShuttingDown("the server is shutting down")
         raise Dead(f"the engine is {self.phase}")
+
+    @property
+    def facts(self) -> EngineFacts | None:
+        """What the engine knows of itself, once it is loaded."""
+        return None if self._engine is None else self._engine.facts
 
     def start(self) -> None:
         """Begins loading and watching; returns at once."""

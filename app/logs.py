@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure(form: Literal["text", "json"]) -> None:
-    """Sets up the `app` logger, once per process; a second call changes the form only."""
+    """Sets up the `app` logger, once per process; with `json`, uvicorn's lines become objects too."""
     logger = logging.getLogger("app")
     if not logger.handlers:
         logger.addHandler(logging.StreamHandler(sys.stderr))
@@ -33,3 +33,7 @@ def configure(form: Literal["text", "json"]) -> None:
         logger.setLevel(logging.INFO)
     plain = logging.Formatter("%(levelname)s:     %(asctime)s %(name)s: %(message)s", "%H:%M:%S")
     logger.handlers[0].setFormatter(JsonLines() if form == "json" else plain)
+    if form == "json":
+        for name in ("uvicorn", "uvicorn.access", "uvicorn.error"):
+            for handler in logging.getLogger(name).handlers:
+                handler.setFormatter(JsonLines())

@@ -117,6 +117,7 @@ class VllmEngine:
             max_model_len=model.max_model_len,
             max_encoder_len=max_encoder_len,
             has_draft=llm.vllm_config.speculative_config is not None,
+            dtype=str(model.dtype).removeprefix("torch."),
             version=__version__,
             default_sampling=model.get_diff_sampling_param(),
         )

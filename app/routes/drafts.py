@@ -55,11 +55,12 @@ class Stats(BaseModel):
 @router.get("/drafts", responses=documented(Unauthorized))
 async def get_drafts(server: Server) -> dict[str, Any]:
     """The loaded draft and verifier (without a draft the draft's fields are null), and the drafts found in
-    T5GEMMA_CHECKPOINTS_DIR.
+    T5GEMMA_CHECKPOINTS_DIR. `dtype` is what was asked for until the engine, once loaded, says what it runs in.
     """
     folder = server.settings.checkpoints_dir
     others = await asyncio.to_thread(available, folder) if folder is not None else []
-    return {**server.identity.to_json(), "available": [other.model_dump() for other in others]}
+    told = {**server.identity.to_json(), "available": [other.model_dump() for other in others]}
+    return told if server.facts is None else {**told, "dtype": server.facts.dtype}
 
 
 @router.get("/drafts/stats", responses=documented(Unauthorized))

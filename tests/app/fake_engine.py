@@ -82,7 +82,7 @@ class FakeEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "fake")
+        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32", "fake")
 
     async def check_health(self) -> None:
         if self.dead:

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 
 import openai
 import pytest
-import uvicorn
 
 from tests.app.conftest import MODEL, build
 from tests.app.fake_engine import FakeEngine
+from tests.app.web_server import WebServer
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server on a socket, in a thread."""
-    server = uvicorn.Server(
-        uvicorn.Config(build(FakeEngine(k=3, per_step=2), api_keys=("key",)), port=0, log_config=None)
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started or server.config.loaded_app.app is None:
-        pass
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/v1"
-    server.should_exit = True
-    thread.join()
+    """A server on a socket."""
+    with WebServer(build(FakeEngine(k=3, per_step=2), api_keys=("key",))) as server:
+        yield f"{server}/v1"
 
 
 def test_sync(url: str) -> None:
-    client = openai.OpenAI(base_url=url, api_key="key", max_retries=2)
+    client = openai.OpenAI(base_url=url, api_key="key")
     assert [model.id for model in client.models.list()] == [MODEL]
     whole = client.completions.create(model=MODEL, prompt="Hi", max_tokens=6, temperature=0, logprobs=1)
     assert whole.choices[0].text == " and s" and whole.choices[0].finish_reason == "length"

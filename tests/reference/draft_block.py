@@ -92,12 +92,13 @@ class DraftReference:
 
     def propose(self, aux: Tensor, anchor: int, count: int) -> Proposal:
         """`count` greedy draft tokens after the token `anchor`, which stands at position `len(aux)`."""
-        hidden = self.block_hidden(aux, anchor, count)
+        slots = self.block_hidden(aux, anchor, count)
+        hidden = slots if self.from_anchor else slots[1:]
         base = hidden @ self.head.T
         tokens: list[int] = []
         rows: list[Tensor] = []
         confidence: list[float] = []
-        previous, state = anchor, torch.zeros(0)
+        previous, state = anchor, self.first_state(anchor, slots[0])
         for k in range(count):
             row = base[k]
             if self.family == "dspark":
@@ -113,7 +114,7 @@ class DraftReference:
         return Proposal(tokens, logits, (top[:, 0] - top[:, 1]).tolist(), confidence or None)
 
     def block_hidden(self, aux: Tensor, anchor: int, count: int, visible: Tensor | None = None) -> Tensor:
-        """Final-norm states `[count, hidden]` of the slots that predict.
+        """Final-norm states of all slots, `[count + 1, hidden]`, or `[count, hidden]` with `sample_from_anchor`.
 
         The block is [anchor, MASK x count] at positions p .. p + count and slot k predicts its own position; with
         `sample_from_anchor` it is one shorter and slot k predicts the next position. `visible` `[positions]` hides
@@ -127,8 +128,7 @@ class DraftReference:
         for i in range(self.layers):
             x = x + self._attention(i, x, self._context(i, aux), position, seen)
             x = x + self._mlp(i, self._norm(x, f"layers.{i}.post_attention_layernorm"))
-        x = self._norm(x, "norm")
-        return x if self.from_anchor else x[1:]
+        return self._norm(x, "norm")
 
     def _context(self, layer: int, aux: Tensor) -> Tensor:
         """What the context keys and values of `layer` are projected from, `[positions, hidden]`."""
@@ -195,6 +195,16 @@ class DraftReference:
         )
 
     # -- DSpark's heads ----------------------------------------------------------------------------------------
+
+    def first_state(self, anchor: int | Tensor, hidden: Tensor) -> Tensor:
+        """The rnn head's state before the first slot that predicts.
+
+        Training runs the head over the whole block from a state of zeros, and the anchor's own slot (`hidden`) comes
+        first unless it predicts itself; the token before that slot is taken to be the anchor.
+        """
+        if self.markov_type != "rnn" or self.from_anchor:
+            return torch.zeros(0)
+        return self.markov_bias(anchor, hidden, torch.zeros(0))[1]
 
     def markov_bias(self, previous: int | Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Bias `[draft vocabulary]` from the token before this slot, and the rnn head's next state."""

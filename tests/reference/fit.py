@@ -103,7 +103,7 @@ def _loss(
     tokens = torch.tensor([[*row, *[0] * (BLOCK + 1 - len(row))] for row in rows])
     known = torch.tensor([[k < len(row) for k in range(1, BLOCK + 1)] for row in rows])
     hidden = vmap(lambda a, t, v: draft.block_hidden(a, t, BLOCK, v))(aux, tokens[:, 0], visible)
-    logits = hidden @ draft.head.T
+    logits = hidden[:, 1:] @ draft.head.T
     if draft.family == "dspark":
         logits = logits + vmap(lambda t, h: _biases(draft, t, h))(tokens[:, :-1], hidden)
     labels = draft_ids[tokens[:, 1:]].masked_fill(~known, -100)
@@ -111,10 +111,13 @@ def _loss(
 
 
 def _biases(draft: DraftReference, previous: Tensor, hidden: Tensor) -> Tensor:
-    """Markov biases `[BLOCK, draft vocabulary]` of one block whose true previous tokens are known."""
-    biases, state = [], torch.zeros(0)
+    """Markov biases `[BLOCK, draft vocabulary]` of the slots behind the anchor's, given their true previous tokens.
+
+    `hidden`: `[BLOCK + 1, hidden]`.
+    """
+    biases, state = [], draft.first_state(previous[0], hidden[0])
     for k in range(BLOCK):
-        bias, state = draft.markov_bias(previous[k], hidden[k], state)
+        bias, state = draft.markov_bias(previous[k], hidden[k + 1], state)
         biases.append(bias)
     return torch.stack(biases)
 

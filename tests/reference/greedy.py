@@ -49,16 +49,22 @@ class GreedyReference:
         """`answer` for each prompt in order."""
         return [self.answer(prompt, max_tokens, ignore_eos) for prompt in prompts]
 
-    @torch.inference_mode()
     def logprobs(self, encoder_ids: Sequence[int], outputs: Sequence[int]) -> torch.Tensor:
-        """`[len(outputs) + 1, vocab]`: log probabilities of every next token along `outputs`, in one pass."""
+        """`[len(outputs) + 1, vocab]`: log probabilities of every next token along `outputs`."""
+        return self.logits(encoder_ids, [outputs])[0].log_softmax(-1)
+
+    @torch.inference_mode()
+    def logits(self, encoder_ids: Sequence[int], outputs: Sequence[Sequence[int]]) -> torch.Tensor:
+        """`[len(outputs), length + 1, vocab]`: logits of every next token along each of `outputs`, all of one
+        length, in one pass.
+        """
         start = int(self.model.config.decoder.bos_token_id)
-        logits = self.model(
-            input_ids=torch.tensor([list(encoder_ids)]),
-            attention_mask=torch.ones(1, len(encoder_ids), dtype=torch.long),
-            decoder_input_ids=torch.tensor([[start, *outputs]]),
+        encoder = torch.tensor([list(encoder_ids)]).expand(len(outputs), -1)
+        return self.model(
+            input_ids=encoder,
+            attention_mask=torch.ones_like(encoder),
+            decoder_input_ids=torch.tensor([[start, *row] for row in outputs]),
         ).logits
-        return logits[0].log_softmax(-1)
 
     def _run(self, encoder_ids: tuple[int, ...], length: int) -> tuple[list[int], list[float]]:
         known = self._known.get(encoder_ids)

@@ -52,43 +52,43 @@ class TinyShape:
 
 def tiny_config(shape: TinyShape = TinyShape()) -> T5Gemma2Config:
     """The configuration: hidden 64, 6 + 6 layers (s, s, f, s, s, f), window 8, 4 query and 2 key heads of 32."""
-    text = dict(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=HIDDEN_SIZE,
-        intermediate_size=2 * HIDDEN_SIZE,
-        num_hidden_layers=len(shape.layer_types),
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        query_pre_attn_scalar=shape.head_dim,
-        sliding_window=shape.window,
-        layer_types=list(shape.layer_types),
-        max_position_embeddings=MAX_POSITIONS,
-        final_logit_softcapping=shape.final_logit_softcapping,
-        rope_parameters={
+    text = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": HIDDEN_SIZE,
+        "intermediate_size": 2 * HIDDEN_SIZE,
+        "num_hidden_layers": len(shape.layer_types),
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "query_pre_attn_scalar": shape.head_dim,
+        "sliding_window": shape.window,
+        "layer_types": list(shape.layer_types),
+        "max_position_embeddings": MAX_POSITIONS,
+        "final_logit_softcapping": shape.final_logit_softcapping,
+        "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1_000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
         },
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=BOS,
-    )
-    vision = dict(
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        image_size=16,
-        patch_size=8,
-    )
-    encoder = dict(
-        text_config=text,
-        vision_config=vision,
-        mm_tokens_per_image=4,
-        boi_token_index=IMAGE,
-        eoi_token_index=END_OF_IMAGE,
-        image_token_index=IMAGE,
-    )
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "bos_token_id": BOS,
+    }
+    vision = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "image_size": 16,
+        "patch_size": 8,
+    }
+    encoder = {
+        "text_config": text,
+        "vision_config": vision,
+        "mm_tokens_per_image": 4,
+        "boi_token_index": IMAGE,
+        "eoi_token_index": END_OF_IMAGE,
+        "image_token_index": IMAGE,
+    }
     return T5Gemma2Config(
         encoder=encoder, decoder=text, image_token_index=IMAGE, eoi_token_index=END_OF_IMAGE
     )

@@ -222,9 +222,9 @@ def write_draft(folder: Path, spec: DraftSpec, verifier: Path) -> Path:
 SPECS = {
     "dflash": DraftSpec("dflash"),
     "dspark": DraftSpec("dspark"),
-    "dflare": DraftSpec("dflare", aux=(0, 1, 3, 5)),
+    "dflare": DraftSpec("dflare", aux=(0, 2, 3, 5)),
     "dflash-3": DraftSpec("dflash", layers=3, aux=(1, 3)),
-    "dflare-3": DraftSpec("dflare", layers=3, aux=(1, 2, 4)),
+    "dflare-3": DraftSpec("dflare", layers=3, aux=(1, 3, 4)),
     "dflash-full": DraftSpec("dflash", draft_vocab=None),
     "dspark-gated": DraftSpec("dspark", markov="gated"),
     "dspark-rnn": DraftSpec("dspark", markov="rnn", layers=3),

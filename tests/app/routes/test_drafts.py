@@ -19,7 +19,7 @@ async def test_what_is_loaded() -> None:
         told = (await client.get("/drafts")).json()
         assert (told["family"], told["k"], told["default_k"], told["block_size"]) == ("dflash", 3, 7, 8)
         assert told["verifier"]["name"] == "demo-verifier"
-        assert told["available"] == []
+        assert told["available"] == [] and told["dtype"] == "float32"
 
 
 async def test_available_drafts(tmp_path: Path) -> None:

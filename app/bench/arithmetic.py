@@ -1,0 +1,62 @@
+"""The benchmark's numbers, pure: times of one request, spreads over many, speed-ups.
+
+The names are the field's. TTFT: time to the first chunk. ITL: time between chunks, each of which may carry
+several tokens when a draft is at work. TPOT: time per output token after the first. Times in seconds unless
+the name says `_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a request was sent and when each of its chunks with output arrived, seconds of one clock."""
+
+    sent: float
+    chunks: tuple[float, ...]
+
+    @property
+    def ttft(self) -> float | None:
+        """First chunk - sent; None without a chunk."""
+        return self.chunks[0] - self.sent if self.chunks else None
+
+    @property
+    def latency(self) -> float | None:
+        """Last chunk - sent; None without a chunk."""
+        return self.chunks[-1] - self.sent if self.chunks else None
+
+    @property
+    def itl(self) -> list[float]:
+        """Times between neighbouring chunks: one fewer than there are chunks."""
+        return [after - before for before, after in zip(self.chunks, self.chunks[1:], strict=False)]
+
+    def tpot(self, tokens: int) -> float | None:
+        """(last chunk - first chunk) / (tokens - 1); None below two tokens."""
+        return (self.chunks[-1] - self.chunks[0]) / (tokens - 1) if self.chunks and tokens > 1 else None
+
+
+def spread_ms(seconds: Iterable[float | None]) -> dict[str, float] | None:
+    """Mean and percentiles in milliseconds of the values that are there, interpolated linearly; None without
+    any.
+    """
+    values = np.array([value for value in seconds if value is not None]) * 1000
+    if not values.size:
+        return None
+    return {
+        "mean": float(values.mean()),
+        **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES},
+    }
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """part / whole: a rate, or a speed-up of `part` over `whole`; None when either is missing or the whole
+    is 0.
+    """
+    return part / whole if part is not None and whole else None

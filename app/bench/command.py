@@ -1,0 +1,125 @@
+"""`t5gemma2 bench` and `t5gemma2 check`: their flags. What they do is imported only when they run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_DEFAULT_ARMS = "verifier,dflash,dspark,dflare"
+
+
+def add_commands(commands: Any) -> None:
+    """Adds both to the subparsers of the command line."""
+    _add_bench(commands.add_parser("bench", help="measure servers and drafts", allow_abbrev=False))
+    _add_check(commands.add_parser("check", help="judge one draft", allow_abbrev=False))
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def positives(text: str) -> tuple[int, ...]:
+    """A comma list of them, in order and each once."""
+    return tuple(dict.fromkeys(positive(part.strip()) for part in text.split(",")))
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--arms",
+        metavar="LIST",
+        help="what to serve and measure, each on a server of its own that is started and stopped: verifier,"
+        " NAME or NAME:K with NAME from --draft, a demo family, a folder or a hub id"
+        f" (default {_DEFAULT_ARMS})",
+    )
+    add(
+        "--url",
+        action="append",
+        default=[],
+        metavar="[NAME=]URL",
+        help="a running server to measure; may be repeated",
+    )
+    add("--draft", action="append", default=[], metavar="NAME=CHECKPOINT", help="what NAME means in --arms")
+    add("--verifier", metavar="CHECKPOINT", help="verifier of every arm (default: the drafts' own)")
+    add(
+        "--base",
+        metavar="ARM",
+        help="arm that speed-up and equality refer to (default: verifier, if it is among them)",
+    )
+    add(
+        "--concurrency", type=positives, default=(1, 4), metavar="LIST", help="requests at once (default 1,4)"
+    )
+    add("--ignore-eos", action="store_true", help="go on to --max-tokens in every request")
+    add(
+        "--tokenizer",
+        type=Path,
+        metavar="FOLDER",
+        help="counts tokens where a server reports no usage (default: the server's /tokenize)",
+    )
+    add("--fresh", action="store_true", help="measure again what the output folder already has")
+    add("--no-plots", action="store_true", help="draw nothing")
+    _add_shared(parser, out=Path("bench-results"))
+    parser.set_defaults(run=_run_bench)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Exit code 0: the draft fits, leaves greedy output alone and is faster; 1: it does not fit or could"
+        " not be served; 3: output differs; 4: it is not faster at any K."
+    )
+    parser.add_argument("checkpoint", help="the draft: a folder or a hub id")
+    parser.add_argument("--verifier", metavar="CHECKPOINT", help="instead of the one that the draft names")
+    parser.add_argument(
+        "--k", type=positives, default=(), metavar="LIST", help="K to try (default 1, 3 and the largest)"
+    )
+    _add_shared(parser, out=None, count=32)
+    parser.set_defaults(run=_run_check)
+
+
+def _add_shared(parser: argparse.ArgumentParser, out: Path | None, count: int | None = None) -> None:
+    add = parser.add_argument
+    add(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME[=PATH]",
+        help="prompt set: problems (the demo's generator, the default), gsm8k, humaneval, math500, mbpp,"
+        " mtbench, ultrachat from the hub, or NAME=PATH of a JSONL file; may be repeated",
+    )
+    add(
+        "--template",
+        action="append",
+        default=[],
+        metavar="NAME=TEXT",
+        help="text of each request of a set; {prompt} stands for the prompt, \\n for a new line",
+    )
+    add(
+        "--num-prompts",
+        type=positive,
+        default=count,
+        metavar="N",
+        help=f"the first N of each set (default {count or 'all, 200 of problems'})",
+    )
+    add("--warmup", type=positive, default=8, metavar="N", help="excluded requests (default %(default)s)")
+    add("--max-tokens", type=positive, default=128, metavar="N", help="longest output (default %(default)s)")
+    add("--seed", type=int, default=0, help="of requests and of the generator (default %(default)s)")
+    add("--start-timeout", type=float, default=900.0, metavar="S", help="until a server is ready, seconds")
+    add("--out", type=Path, default=out, metavar="FOLDER", help=f"results (default {out or 'none kept'})")
+
+
+def _run_bench(arguments: argparse.Namespace) -> None:
+    from app.bench.entry import bench
+
+    if arguments.arms is None and not arguments.url:
+        arguments.arms = _DEFAULT_ARMS
+    raise SystemExit(bench(arguments))
+
+
+def _run_check(arguments: argparse.Namespace) -> None:
+    from app.bench.entry import check
+
+    raise SystemExit(check(arguments))

@@ -1,0 +1,191 @@
+"""From parsed flags to a finished benchmark or check: plan, run, show; a failure is one line and exit code
+1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from app.bench import text
+from app.bench.arms import VERIFIER, Arm, absolute, given_arms, named_drafts, own_arms
+from app.bench.cell import Tokenize
+from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, trial_ks
+from app.bench.check import check as run_check
+from app.bench.client import Sampling
+from app.bench.errors import BenchError
+from app.bench.grid import Plan, measure
+from app.bench.markdown import markdown
+from app.bench.plots import draw
+from app.bench.progress import ProgressBar
+from app.bench.prompts import PROBLEMS, load
+from app.bench.store import Store
+from app.bench.table import table
+
+Result = TypeVar("Result")
+_TABLE_WIDTH = 160
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Runs `t5gemma2 bench`; the exit code. 1 also when some cell has no completed request."""
+    return _guarded(lambda: _bench(arguments))
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Runs `t5gemma2 check`; the exit code of its verdict."""
+    return _guarded(lambda: _check(arguments))
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    arms = given_arms(arguments.url)
+    if arguments.arms:
+        arms = [
+            *own_arms(arguments.arms, named_drafts(arguments.draft), _absolute(arguments.verifier)),
+            *arms,
+        ]
+    if len({arm.slug for arm in arms}) < len(arms):
+        raise BenchError("--arms and --url name the same arm")
+    plan = _plan(arguments, arms, _base(arguments.base, arms), arguments.concurrency)
+    store = Store(arguments.out)
+    tokenize = _tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+    with ProgressBar(_requests(plan, len(arms))) as progress:
+        report = _run(measure(plan, store, progress, tokenize, fresh=arguments.fresh))
+    plots = [] if arguments.no_plots else draw(report, store.folder)
+    written = store.write("report.md", markdown(report, plots))
+    console = Console(width=None if sys.stdout.isatty() else _TABLE_WIDTH)
+    console.print(table(report))
+    console.print(f"{written} and {store.folder / 'report.json'}", markup=False, highlight=False)
+    return 0 if all(row["completed"] for row in report["rows"]) else 1
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    checkpoint, verifier = absolute(arguments.checkpoint), _absolute(arguments.verifier)
+    ks = trial_ks(checkpoints_of(checkpoint, verifier), arguments.k)
+    if len(arguments.data) > 1:
+        raise BenchError("--data: a check takes one prompt set")
+    plan = _plan(arguments, [], VERIFIER, (1,))
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProgressBar(_requests(plan, len(ks) + 1)) as progress,
+    ):
+        store = Store(arguments.out or Path(scratch))
+        verdict = _run(run_check(plan, checkpoint, verifier, ks, store, progress))
+    _show(verdict)
+    return verdict.exit_code
+
+
+def _show(verdict: Verdict) -> None:
+    draft, verifier = verdict.checkpoints.draft, verdict.checkpoints.verifier
+    assert draft is not None
+    shown = Table(
+        title=f"{draft.family}, {draft.num_layers} layers, block {draft.block_size}, on {Path(verifier.name).name}"
+    )
+    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up"):
+        shown.add_column(name, justify="right")
+    for trial in verdict.trials:
+        shown.add_row(
+            str(trial.k),
+            f"{trial.equal}/{trial.compared}",
+            str(trial.near_ties),
+            text.percent(trial.acceptance_rate),
+            text.number(trial.mean_acceptance_length, 2),
+            text.speedup(trial.speedup),
+        )
+    console = Console()
+    console.print(shown)
+    console.print(verdict.conclusion(), markup=False, highlight=False)
+
+
+def _plan(
+    arguments: argparse.Namespace, arms: Sequence[Arm], base: str | None, concurrency: tuple[int, ...]
+) -> Plan:
+    templates = {}
+    for pair in arguments.template:
+        name, equals, template = pair.partition("=")
+        if not equals:
+            raise BenchError(f"--template {pair}: write NAME=TEXT")
+        templates[name] = template.replace("\\n", "\n")
+    asked = arguments.data or [PROBLEMS]
+    sets = [load(data, arguments.num_prompts, arguments.seed, templates) for data in asked]
+    names = [prompts.name for prompts in sets]
+    if unused := [name for name in templates if name not in names]:
+        raise BenchError(f"--template {unused[0]}: no such --data")
+    if len(set(names)) < len(names):
+        raise BenchError("--data names a set twice")
+    return Plan(
+        arms=tuple(arms),
+        sets=tuple(sets),
+        concurrency=concurrency,
+        warmup=arguments.warmup,
+        sampling=Sampling(arguments.max_tokens, arguments.seed, getattr(arguments, "ignore_eos", False)),
+        base=base,
+        command=shlex.join(["t5gemma2", *sys.argv[1:]]),
+        start_timeout_s=arguments.start_timeout,
+    )
+
+
+def _base(asked: str | None, arms: Sequence[Arm]) -> str | None:
+    names = [arm.name for arm in arms]
+    if asked is not None and asked not in names:
+        raise BenchError(f"--base {asked} is none of the arms {', '.join(names)}")
+    return asked or (VERIFIER if VERIFIER in names else None)
+
+
+def _absolute(place: str | None) -> str | None:
+    return absolute(place) if place else None
+
+
+def _requests(plan: Plan, arms: int) -> int:
+    return arms * len(plan.concurrency) * sum(len(prompts.prompts) for prompts in plan.sets)
+
+
+def _tokenizer(folder: Path) -> Tokenize:
+    """Counts with `tokenizer.json` of a folder."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more specific
+        raise BenchError(f"--tokenizer {path}: {error}") from None
+
+    async def count(words: str) -> int:
+        return len(tokenizer.encode(words, add_special_tokens=False).ids)
+
+    return count
+
+
+def _guarded(work: Callable[[], int]) -> int:
+    logging.basicConfig(level=logging.WARNING, format="t5gemma2: %(message)s")
+    logging.getLogger("app.bench").setLevel(logging.INFO)
+    try:
+        return work()
+    except BenchError as error:
+        print(f"t5gemma2: {error}", file=sys.stderr)
+        return DOES_NOT_FIT
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("t5gemma2: interrupted; the same command goes on from here", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    """asyncio.run, with SIGTERM as gentle as Ctrl-C: servers are stopped and what was measured is kept."""
+
+    async def main() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(main())

@@ -1,0 +1,198 @@
+"""What the gateway costs: the same model behind it and behind plain `vllm serve`, side by side on one machine.
+
+    python -m app.bench.gateway_cost [--model FOLDER] [--runs 5]
+
+Both servers run at once with the same dtype, batch size and eager flag, and take turns: 32 streams of 64 tokens, then 8
+requests in one piece. Printed are the medians of the runs with their spread, and the ratios gateway / vllm serve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
+
+STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
+START_S = 300.0
+
+
+@dataclass
+class Server:
+    """One of the two; `rates` are requests a second and `first` median seconds to the first token, a run each."""
+
+    name: str
+    command: Sequence[str]
+    port: int
+    env: dict[str, str] = field(default_factory=dict)
+    stream_rates: list[float] = field(default_factory=list)
+    whole_rates: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            env={**os.environ, **self.env},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
+    """The gateway and plain vLLM for one pair of checkpoints."""
+    ports = [_free_port(), _free_port()]
+    draft = checkpoints.draft
+    settings = {
+        "T5GEMMA_MODEL": checkpoints.verifier.path,
+        "T5GEMMA_DRAFT": draft.path if draft else "none",
+        "T5GEMMA_MAX_MODEL_LEN": "512",
+        "T5GEMMA_MAX_NUM_SEQS": str(batch),
+        "T5GEMMA_KV_CACHE_MEMORY_BYTES": str(1 << 30),
+        "T5GEMMA_SERVED_MODEL_NAME": "model",
+        "T5GEMMA_DTYPE": "float32",
+        "T5GEMMA_ENFORCE_EAGER": "true",
+        "T5GEMMA_REQUEST_METRICS": "none",
+    }
+    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoints.verifier.path]
+    stock += [
+        "--served-model-name",
+        "model",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "512",
+        "--enforce-eager",
+    ]
+    stock += ["--max-num-seqs", str(batch), "--kv-cache-memory-bytes", str(1 << 30), "--port", str(ports[1])]
+    stock += ["--max-num-batched-tokens", "2048"]
+    if draft is not None:
+        speculative = {
+            "model": draft.path,
+            "method": "dflash",
+            "num_speculative_tokens": checkpoints.k,
+            "num_speculative_tokens_per_batch_size": [[1, batch, checkpoints.k]],
+        }
+        stock += ["--speculative-config", json.dumps(speculative)]
+    ours = [sys.executable, "-m", "uvicorn", "app:main", "--port", str(ports[0]), "--no-access-log"]
+    return [
+        Server("gateway", ours, ports[0], settings),
+        Server("vllm serve", [*stock, "--disable-uvicorn-access-log"], ports[1]),
+    ]
+
+
+async def _stream(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
+    began = time.perf_counter()
+    first = 0.0
+    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if not first and line.startswith("data: {"):
+                first = time.perf_counter() - began
+    return first
+
+
+async def _whole(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
+    reply = await client.post("/v1/completions", json=body)
+    reply.raise_for_status()
+    return float(reply.json()["usage"]["completion_tokens"])
+
+
+async def run(server: Server) -> None:
+    """One turn of a server; appends its numbers."""
+    limits = httpx.Limits(max_connections=STREAMS, max_keepalive_connections=STREAMS)
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{server.port}", timeout=600, limits=limits
+    ) as client:
+        began = time.perf_counter()
+        times = await asyncio.gather(*[_stream(client, _body(i)) for i in range(STREAMS)])
+        server.stream_rates.append(STREAMS / (time.perf_counter() - began))
+        server.first.append(statistics.median(times))
+        began = time.perf_counter()
+        counts = await asyncio.gather(*[_whole(client, _body(i)) for i in range(WHOLE)])
+        server.whole_rates.append(WHOLE / (time.perf_counter() - began))
+        assert set(counts) == {TOKENS}, f"{server.name} generated {sorted(set(counts))} tokens, not {TOKENS}"
+
+
+def _body(number: int) -> dict[str, Any]:
+    prompt = [2, *[5 + (number * 7 + i * 3) % 200 for i in range(PROMPT_TOKENS - 1)]]
+    return {"model": "model", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
+    path = "/ready" if server.name == "gateway" else "/health"
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"{server.name} ended with exit code {process.returncode}")
+        try:
+            if httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise SystemExit(f"{server.name} was not ready after {START_S:g} s")
+
+
+def report(ours: Server, stock: Server) -> str:
+    """Medians with their spread, and the ratios."""
+    lines = [f"{'':34}{ours.name:>24}{stock.name:>24}{'ratio':>8}"]
+    for title, name, scale in (
+        (f"{STREAMS} streams of {TOKENS} tokens, req/s", "stream_rates", 1.0),
+        ("time to first token, ms", "first", 1000.0),
+        (f"{WHOLE} whole replies, req/s", "whole_rates", 1.0),
+    ):
+        mine, other = ([scale * x for x in getattr(server, name)] for server in (ours, stock))
+        cells = "".join(
+            f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})".rjust(24) for v in (mine, other)
+        )
+        lines.append(f"{title:34}{cells}{statistics.median(mine) / statistics.median(other):>8.3f}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Starts both servers, lets them take turns, prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default=str(DEMO / "dflash"), help="verifier or draft, as T5GEMMA_MODEL")
+    parser.add_argument("--batch", type=int, default=32, help="max_num_seqs of both")
+    parser.add_argument("--runs", type=int, default=5)
+    arguments = parser.parse_args()
+    both = servers(resolve(arguments.model, None, None, None), arguments.batch)
+    with ExitStack() as stack:
+        for server in both:
+            process = server.start()
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            _wait(server, process)
+        for server in both:
+            asyncio.run(run(server))
+            server.stream_rates, server.whole_rates, server.first = [], [], []
+        for number in range(arguments.runs):
+            for server in both if number % 2 else reversed(both):
+                asyncio.run(run(server))
+        print(report(*both))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""One completion request from the checked model to the last byte: admission, prompts, engine, reply, log
+line.
+
+It is an ASGI response rather than a function of the route, because waiting in the queue, generating and
+sending must share one lifetime: a client that leaves in any of them ends all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+import uuid
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.completions.body import completion
+from app.completions.choices import ChoiceWriter
+from app.completions.protocol import CompletionRequest
+from app.completions.reply import wire
+from app.completions.run import Job
+from app.completions.sampling import sampling_of
+from app.completions.scope import RequestScope
+from app.completions.sse import EventStream, Frames
+from app.engine import Engine, InvalidRequest
+from app.errors import ApiError, to_api_error
+from app.gateway import Gateway
+
+log = logging.getLogger("app.completions")
+
+
+class Answer(Response):
+    """Runs a checked request when it is sent. Before the first byte it raises; after it, it ends the stream
+    itself.
+    """
+
+    def __init__(self, gateway: Gateway, engine: Engine, request: CompletionRequest, request_id: str) -> None:
+        """`request_id` is the client's or a fresh one; two requests may share it."""
+        self.background = None
+        self._gateway, self._engine, self._request = gateway, engine, request
+        self._id = f"cmpl-{request_id}"
+        self._created = int(time.time())
+        self._job: Job | None = None
+        self._tokens = 0
+        self._stream: EventStream | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.monotonic()
+        status = 200
+        try:
+            await self._answer(receive, send, scope)
+        except Exception as error:
+            told = to_api_error(error)
+            status = told.status
+            if status >= 500 and not isinstance(error, ApiError):
+                log.error("%s: %s", self._id, _chain(error))
+            if self._stream is None or not self._stream.started:
+                raise
+            await self._stream.break_off(told)
+        finally:
+            self._log(status, time.monotonic() - began)
+
+    async def _answer(self, receive: Receive, send: Send, scope: Scope) -> None:
+        gateway, request = self._gateway, self._request
+        prompts = request.prompt
+        many = isinstance(prompts, list) and not isinstance(prompts[0], int)
+        with gateway.admission.enter(request.n * (len(prompts) if many else 1)):
+            async with RequestScope(receive, gateway.settings.request_timeout_s, gateway.running):
+                body = await self._run(send)
+        if body is not None:
+            await Response(body, media_type="application/json")(scope, receive, send)
+
+    async def _run(self, send: Send) -> bytes | None:
+        gateway, request, engine = self._gateway, self._request, self._engine
+        job = self._job = Job(
+            id=self._id,
+            key=f"cmpl-{uuid.uuid4().hex}",
+            prompts=await gateway.prompts.of(request, engine.tokenizer, engine.facts),
+            sampling=sampling_of(request, engine.facts),
+            stream=bool(request.stream),
+            session_id=request.session_id,
+        )
+        writer = ChoiceWriter(request, job, request.request_metrics or gateway.settings.request_metrics)
+        model = gateway.identity.model_name
+        try:
+            if not request.stream:
+                return wire(await completion(engine, job, writer, model, self._created))
+            self._stream = EventStream(send, request, job, writer, Frames(job, model, self._created))
+            await self._stream.run(engine)
+            return None
+        except InvalidRequest as error:
+            if error.param == "structured_outputs" and request.structured_outputs is None:
+                error.param = "response_format"
+            raise
+        finally:
+            self._tokens = writer.completion_tokens
+
+    def _log(self, status: int, seconds: float) -> None:
+        job = self._job
+        fields = {
+            "id": self._id,
+            "status": status,
+            "stream": bool(self._request.stream),
+            "prompts": len(job.prompts) if job else None,
+            "prompt_tokens": job.prompt_tokens if job else None,
+            "completion_tokens": self._tokens,
+            "ms": round(seconds * 1000, 1),
+        }
+        if self._gateway.settings.log_prompts:
+            fields["prompt"] = json.dumps(self._request.prompt, ensure_ascii=False)
+        log.info("completion %s", " ".join(f"{k}={v}" for k, v in fields.items()), extra={"fields": fields})
+
+
+def _chain(error: BaseException) -> str:
+    """An exception and its causes in one line, with the place where the innermost arose."""
+    parts = [f"{type(error).__name__}: {error}"]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        parts.append(f"{type(error).__name__}: {error}")
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return " <- ".join(parts) + where

@@ -1,0 +1,89 @@
+"""Samples of the engine -> choices of the answer: echo, logprobs and token ids as the request asked, counts
+kept.
+
+The JSON body and the event stream both go through this one class, so they cannot differ in what a choice
+says.
+"""
+
+from __future__ import annotations
+
+from app.completions.metrics import Level, RequestMetrics, request_metrics
+from app.completions.protocol import CompletionRequest
+from app.completions.reply import Choice, LogprobWriter
+from app.completions.run import Job
+from app.engine import Sample, SpecMetrics, Step, Timing
+
+
+class ChoiceWriter:
+    """Writes the choices of one request and remembers what usage and metrics need."""
+
+    def __init__(self, request: CompletionRequest, job: Job, level: Level) -> None:
+        self._request = request
+        self._job = job
+        self._level = level
+        self._logprobs: dict[int, LogprobWriter] = {}
+        self._opened: set[int] = set()
+        self._spec: list[SpecMetrics] = []
+        self._timing: Timing | None = None
+        self._with_ids = bool(request.return_token_ids)
+        self._plain = not (request.echo or self._with_ids or request.logprobs is not None or job.choices > 1)
+        self.tokens: list[int] = [0] * job.choices
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(self.tokens)
+
+    def write(self, prompt: int, step: Step) -> list[Choice]:
+        """One choice for each sample of the step that has something to say."""
+        if step.timing is not None:
+            self._timing = step.timing
+        return [choice for sample in step.samples if (choice := self._one(prompt, sample)) is not None]
+
+    def _one(self, prompt: int, sample: Sample) -> Choice | None:
+        index = prompt * self._job.sampling.n + sample.index
+        if not sample.token_ids and not sample.text and sample.finish_reason is None:
+            return None
+        self.tokens[index] += len(sample.token_ids)
+        if sample.spec is not None:
+            self._spec.append(sample.spec)
+        choice = Choice.model_construct(
+            index=index,
+            text=sample.text,
+            logprobs=None,
+            finish_reason=sample.finish_reason,
+            stop_reason=sample.stop_reason,
+        )
+        return choice if self._plain else self._adorned(choice, prompt, sample)
+
+    def _adorned(self, choice: Choice, prompt: int, sample: Sample) -> Choice:
+        first = choice.index not in self._opened
+        self._opened.add(choice.index)
+        if sample.logprobs is not None:
+            writer = self._logprobs.get(choice.index)
+            if writer is None:
+                writer = LogprobWriter(bool(self._request.return_tokens_as_token_ids))
+                self._logprobs[choice.index] = writer
+            choice.logprobs = writer.write(sample.logprobs)
+        if first and self._request.echo:
+            choice.text = (self._job.prompts[prompt].text or "") + choice.text
+        if self._with_ids:
+            choice.token_ids = list(sample.token_ids)
+            if first:
+                choice.prompt_token_ids = list(self._job.prompts[prompt].ids)
+        if self._job.choices > 1 and sample.spec is not None:
+            metrics = request_metrics([sample.spec], self._level)
+            if metrics is not None:
+                choice.metrics = metrics
+        return choice
+
+    def only_prompts(self) -> list[Choice]:
+        """The choices of echo with max_tokens 0, for which the engine has nothing to do."""
+        samples = [Sample(i, "", (), finish_reason="length") for i in range(self._job.sampling.n)]
+        return [
+            choice for prompt in range(len(self._job.prompts)) for choice in self.write(prompt, Step(samples))
+        ]
+
+    def metrics(self) -> RequestMetrics | None:
+        """The request's own metrics, when everything was written."""
+        timing = self._timing if self._job.choices == 1 else None
+        return request_metrics(self._spec, self._level, timing, self.completion_tokens)

@@ -1,0 +1,100 @@
+"""Per-request numbers in vLLM's own schema (`metrics.speculative_decoding`), which benchmark tools already
+read.
+
+vLLM gives them for single sequences only; here every choice has its own, and the request has their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import BaseModel
+
+from app.engine import SpecMetrics, Timing
+
+Level = Literal["none", "summary", "detailed"]
+
+
+class SpeculativeDecoding(BaseModel):
+    """Acceptance of draft tokens. `acceptance_histogram[j]`: draft steps that had exactly j tokens accepted;
+    `mean_acceptance_length` = 1 + accepted / steps, `draft_acceptance_rate` = accepted / draft tokens (null:
+    no step).
+    """
+
+    mean_acceptance_length: float | None
+    draft_acceptance_rate: float | None
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    per_step_accepted: list[int] | None = None
+    per_step_drafted: list[int] | None = None
+
+
+class RequestMetrics(BaseModel):
+    """Times in milliseconds, of single-sequence requests only: several sequences overlap in time."""
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+    speculative_decoding: SpeculativeDecoding | None = None
+
+
+def acceptance(parts: Iterable[SpecMetrics], level: Level) -> SpeculativeDecoding | None:
+    """One or several sequences' acceptance, sums first and ratios last; None without any or at level none.
+
+    The step lists are given for one sequence only, since steps of several have no common order.
+    """
+    parts = list(parts)
+    if level == "none" or not parts:
+        return None
+    size = max(len(part.histogram) for part in parts)
+    histogram = [sum(part.histogram[j] for part in parts if j < len(part.histogram)) for j in range(size)]
+    steps = sum(histogram)
+    accepted = sum(j * count for j, count in enumerate(histogram))
+    drafted = sum(part.num_draft_tokens for part in parts)
+    result = SpeculativeDecoding(
+        mean_acceptance_length=1 + accepted / steps if steps else None,
+        draft_acceptance_rate=accepted / drafted if drafted else None,
+        acceptance_histogram=histogram,
+        num_spec_steps=steps,
+        num_accepted_draft_tokens=accepted,
+        num_draft_tokens=drafted,
+        num_spec_tokens=max(part.num_spec_tokens for part in parts),
+    )
+    if level == "detailed" and len(parts) == 1:
+        result.per_step_accepted = list(parts[0].per_step_accepted)
+        result.per_step_drafted = list(parts[0].per_step_drafted)
+    return result
+
+
+def request_metrics(
+    parts: Iterable[SpecMetrics], level: Level, timing: Timing | None = None, tokens: int = 0
+) -> RequestMetrics | None:
+    """Acceptance and, given `timing` of a request of `tokens` output tokens, its times; None when there is
+    nothing.
+    """
+    spec = acceptance(parts, level)
+    if level == "none" or (spec is None and timing is None):
+        return None
+    metrics = RequestMetrics()
+    if spec is not None:
+        metrics.speculative_decoding = spec
+    if timing is None:
+        return metrics
+    if timing.queue_s is not None:
+        metrics.queue_time_ms = timing.queue_s * 1000
+    if timing.first_token_s is not None:
+        metrics.time_to_first_token_ms = timing.first_token_s * 1000
+    if timing.decode_s is not None:
+        metrics.generation_time_ms = timing.decode_s * 1000
+        if tokens > 1:
+            metrics.mean_itl_ms = timing.decode_s * 1000 / (tokens - 1)
+        whole = timing.decode_s + (timing.first_token_s or 0.0)
+        if timing.first_token_s is not None and whole > 0:
+            metrics.tokens_per_second = tokens / whole
+    return metrics

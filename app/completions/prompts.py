@@ -1,0 +1,110 @@
+"""Text or ids -> the encoder's ids, checked against the encoder's budget before the engine hears of them.
+
+Tokenising runs in threads of its own: a megabyte of text takes long enough to hold up every stream if it ran
+in the event loop, and the default pool is busy with other things while the engine loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from app.completions.protocol import CompletionRequest
+from app.engine import EngineFacts, InvalidRequest, Tokenizer
+
+_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPrompt:
+    """One prompt: `ids` as the encoder gets them, `text` as echo returns it (None unless echo was asked
+    for)."""
+
+    ids: list[int]
+    text: str | None = None
+
+
+class Prompts:
+    """The tokenising pool of one server."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenize")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def encode(self, tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of one text, off the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, tokenizer.encode, text, add_special_tokens)
+
+    async def of(
+        self, request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts
+    ) -> list[EncoderPrompt]:
+        """The request's prompts in order; InvalidRequest (param `prompt`) for one that the encoder cannot
+        take.
+        """
+        prompt = request.prompt
+        many = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        items = prompt if many else [prompt]
+        loop = asyncio.get_running_loop()
+        if all(isinstance(item, list) and len(item) < 4096 for item in items) and not request.echo:
+            return [_prompt(item, request, tokenizer, facts) for item in items]
+        jobs = [loop.run_in_executor(self._pool, _prompt, item, request, tokenizer, facts) for item in items]
+        try:
+            return [await job for job in jobs]
+        finally:
+            for job in jobs:
+                job.cancel()
+
+
+def _prompt(
+    item: str | list[int], request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts
+) -> EncoderPrompt:
+    if isinstance(item, str):
+        _refuse_hopeless(item, request, tokenizer, facts)
+        ids = tokenizer.encode(item, request.add_special_tokens)
+    else:
+        ids = item
+        if max(ids) >= facts.vocab_size:
+            raise InvalidRequest(
+                f"prompt: token id {max(ids)} is not below the vocabulary size {facts.vocab_size}", "prompt"
+            )
+    kept = _truncated(ids, request, tokenizer, facts)
+    if not kept:
+        raise InvalidRequest("prompt: gives no tokens", "prompt")
+    if len(kept) > facts.max_encoder_len:
+        raise InvalidRequest(
+            f"prompt: {len(kept)} encoder tokens are more than max_encoder_len {facts.max_encoder_len}",
+            "prompt",
+        )
+    if not request.echo:
+        return EncoderPrompt(kept)
+    whole = isinstance(item, str) and len(kept) == len(ids)
+    return EncoderPrompt(kept, str(item) if whole else tokenizer.decode(kept, request.skip_special_tokens))
+
+
+def _refuse_hopeless(text: str, request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts) -> None:
+    """A text with more characters than the longest tokens could hold is refused without tokenising it."""
+    most = facts.max_encoder_len * tokenizer.max_chars_per_token
+    if request.truncate_prompt_tokens is None and len(text) > most:
+        at_least = -(-len(text) // tokenizer.max_chars_per_token)
+        raise InvalidRequest(
+            f"prompt: {at_least} or more encoder tokens, above max_encoder_len {facts.max_encoder_len}",
+            "prompt",
+        )
+
+
+def _truncated(
+    ids: list[int], request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts
+) -> list[int]:
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return ids
+    if keep < 0:
+        keep = facts.max_encoder_len
+    if keep >= len(ids):
+        return ids
+    # "left" keeps the last tokens, "right" the first: the side names what is cut.
+    return ids[-keep:] if (request.truncation_side or tokenizer.truncation_side) == "left" else ids[:keep]

@@ -1,0 +1,224 @@
+"""`t5gemma2 bench` and `t5gemma2 check` from the command line to the files, against scripted servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import cli
+from app.bench import grid, servers
+from tests.app.bench.scripted import Script, running
+from tests.app.bench.started import in_a_thread
+from tests.plugin.drafts.folders import write_pair
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with checkpoints and prompts; the servers of its arms are scripted ones, in threads."""
+    monkeypatch.setattr(grid, "serving", in_a_thread)
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"prompt {'x' * i}"} for i in range(6)]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return write_pair(tmp_path)
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(argv)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return made
+
+
+BENCH = (
+    "bench",
+    "--draft",
+    "d=dflash",
+    "--data",
+    "mine=p.jsonl",
+    "--concurrency",
+    "1",
+    "--warmup",
+    "1",
+    "--out",
+    "out",
+)
+
+
+def test_bench_sweeps_k(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """F06 over HTTP: the base's row, and one row for each K with rate, length and positions."""
+    assert run(*BENCH, "--arms", "verifier,d:1,d:3,d:7") == 0
+    made = report_of(pair / "out")
+    assert not made["partial"] and [row["arm"] for row in made["rows"]] == ["verifier", "d:1", "d:3", "d:7"]
+    for row, k in zip(made["rows"], (None, 1, 3, 7), strict=True):
+        assert (row["k"], row["completed"], row["output_tokens"]) == (k, 6, 72)
+        assert (row["acceptance"] is None) == (k is None)
+    seven = made["rows"][3]
+    assert seven["acceptance"]["mean_acceptance_length"] == 4.0
+    assert [position["rate"] for position in seven["acceptance"]["per_position"]] == [1, 1, 1, 0, 0, 0, 0]
+    assert seven["equality"] == {"by": "token_ids", "compared": 6, "equal": 6, "first_difference": None}
+    base = made["rows"][0]
+    assert seven["speedup"] == pytest.approx(base["seconds"] / seven["seconds"])
+    assert base["seconds"] > 6 * 12 * 0.004 and seven["seconds"] > 6 * 3 * 0.004
+    files = {file.name for file in (pair / "out").iterdir()}
+    assert files >= {
+        "report.json",
+        "report.md",
+        "speedup.png",
+        "speedup.svg",
+        "acceptance.png",
+        "acceptance.svg",
+    }
+    shown = capsys.readouterr().out
+    assert "d:7" in shown and "6/6" in shown and str(pair) not in (pair / "out" / "report.md").read_text()
+
+
+@pytest.fixture
+def processes(pair: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As `pair`, but the servers are processes, as in a real run."""
+    monkeypatch.setattr(grid, "serving", servers.serving)
+    monkeypatch.setattr(servers, "APPLICATION", "tests.app.bench.started:app")
+    return pair
+
+
+def test_bench_resumes(
+    processes: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second run measures only what is missing; replaced weights or another protocol are missing."""
+    command = (*BENCH, "--arms", "verifier,d:3", "--no-plots")
+    assert run(*command) == 0
+    first = report_of(processes / "out")
+    monkeypatch.setenv("FAIL", "1")
+    assert run(*command) == 0
+    assert report_of(processes / "out")["rows"] == first["rows"]
+    assert run(*command, "--max-tokens", "9") == 1
+    assert "arm verifier: its server ended with 1: t5gemma2: no such weights" in capfd.readouterr().err
+    assert run(*command, "--fresh") == 1
+    os.utime(processes / "dflash" / "model.safetensors", (1, 1))
+    assert run(*command) == 1
+    assert "arm d:3: its server ended with 1" in capfd.readouterr().err
+
+
+def test_bench_measures_given_servers(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server of known speed, 10 chunks of 2 tokens 10 ms apart, is not found faster than it is, nor half as
+    fast; `test_agreement` is exact.
+    """
+    script = Script(delays_s=lambda number: [0.01] * 10, tokens_per_chunk=2, k=3, accepted=1, family="dflare")
+    with running(script) as url:
+        assert run(*BENCH, "--url", f"dflare:3={url}", "--no-plots") == 0
+    (row,) = report_of(pair / "out")["rows"]
+    assert (row["family"], row["k"], row["chunks"], row["output_tokens"]) == ("dflare", 3, 60, 120)
+    assert row["speedup"] is None and row["acceptance"]["drafts"] == 60
+    assert 10 < row["itl_ms"]["p50"] < 20 and 90 / 19 < row["tpot_ms"]["p50"] < 180 / 19
+    assert "No base arm" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--arms", "d:9"), "arm d:9: K=9 does not fit"),
+        (("--arms", "d:3", "--base", "x"), "--base x is none of the arms d:3"),
+        (("--arms", "d:3", "--data", "gsm9k"), "--data gsm9k: write NAME=PATH"),
+        (("--arms", "d:3", "--template", "y={prompt}"), "--template y: no such --data"),
+        (("--url", "x=http://127.0.0.1:9"), "http://127.0.0.1:9/v1/models: ConnectError"),
+        (("--arms", "verifier", "--url", "verifier=http://a"), "--arms and --url name the same arm"),
+        (("--url", "x=http://127.0.0.1:9", "--tokenizer", "none"), "--tokenizer none/tokenizer.json"),
+    ],
+)
+def test_wrong_flags(
+    pair: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
+) -> None:
+    assert run(*BENCH, *flags) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("t5gemma2: ")]
+    assert message in line
+
+
+@pytest.mark.parametrize("argv", [("--concurrency", "0"), ("--concurrency", "1,x"), ("--warmup", "0")])
+def test_wrong_usage(pair: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, str]) -> None:
+    assert run("bench", *argv) == 2
+    assert "is no whole number from 1" in capsys.readouterr().err
+
+
+def test_interrupted_bench_keeps_what_it_has(pair: Path) -> None:
+    """SIGTERM in the second arm: the first arm's cell stays, the second's is partial, no server is left."""
+    code = (
+        "from app.bench import servers; from app import cli; import sys;"
+        "servers.APPLICATION='tests.app.bench.started:app'; cli.main(sys.argv[1:])"
+    )
+    environment = {**os.environ, "DRAFT_MS": "60", "FORK": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", code, *BENCH, "--arms", "verifier,d:1", "--no-plots"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=pair)
+    log = pair / "out" / "logs" / "d_1.log"
+    deadline = time.monotonic() + 30
+    # A warm-up request and two measured ones, of 12 chunks each.
+    while not (log.exists() and log.read_text().count("POST /v1/completions") >= 4):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "the same command goes on from here" in errors
+    records = {file.name: json.loads(file.read_text()) for file in (pair / "out" / "cells").glob("*.json")}
+    assert records["verifier.mine.c1.json"]["partial"] is False
+    part = records["d_1.mine.c1.json"]
+    assert part["partial"] is True and 1 <= part["completed"] < 6
+    for name in ("verifier", "d_1"):
+        child = int((pair / "out" / "logs" / f"{name}.log").read_text().split("child ")[1].split()[0])
+        stat = Path(f"/proc/{child}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+CHECK = ("check", "dflash", "--data", "mine=p.jsonl", "--num-prompts", "3", "--warmup", "1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "conclusion"),
+    [
+        ({}, 0, "fits: output is the verifier's own; K=7 is best"),
+        ({"DRAFT_MS": "30"}, 4, "fits, but is not faster than no draft"),
+        ({"WRONG": "1"}, 3, "output differs from the verifier's own: 3 of 3 at K=1, 3 of 3 at K=7"),
+        ({"WRONG": "1", "GAP": "0.05"}, 0, "fits: output is the verifier's own; K=7 is best"),
+    ],
+)
+def test_check(
+    pair: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    environment: dict[str, str],
+    code: int,
+    conclusion: str,
+) -> None:
+    """The exit code says it; a difference at a near tie of the verifier's is none."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert run(*CHECK, "--k", "1,7") == code
+    shown = capsys.readouterr().out
+    assert conclusion in shown and "dflash, 2 layers, block 8, on verifier" in shown
+    assert not [path for path in pair.iterdir() if path.name not in ("verifier", "dflash", "p.jsonl")]
+
+
+def test_check_of_what_does_not_fit(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = pair / "dflash" / "config.json"
+    config.write_text(config.read_text().replace('"vocab_size": 40', '"vocab_size": 41'))
+    assert run(*CHECK) == 1
+    assert "transformer_layer_config.vocab_size is 41" in capsys.readouterr().err
+    assert run("check", "verifier") == 1
+
+
+def test_check_chooses_its_ks(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*CHECK, "--k", "8") == 1
+    assert "--k 8: block_size 8 allows 1 ... 7" in capsys.readouterr().err
+    assert run(*CHECK, "--num-prompts", "1") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "1/1" in line]
+    assert [line.split()[1] for line in lines] == ["1", "3", "7"]

@@ -1,0 +1,115 @@
+"""Prompt sets: where prompts come from, and the hash that says which they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from app.bench.errors import BenchError
+from app.bench.prompts import PLACE, PromptSet, load
+
+
+def jsonl(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_each_set_has_its_own_field(tmp_path: Path) -> None:
+    row = {"question": "q", "prompt": "p", "problem": "m", "text": "t", "answer": "never"}
+    path = jsonl(tmp_path / "a.jsonl", row)
+    wanted = {"gsm8k": "q", "humaneval": "p", "math500": "m", "mbpp": "t", "ultrachat": "p", "mine": "p"}
+    for name, prompt in wanted.items():
+        assert load(f"{name}={path}", None, 0, {}).prompts == (prompt,)
+
+
+def test_every_turn_is_a_prompt(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", {"turns": ["one", "two"]}, {"prompt": ["three", "four"]})
+    assert load(f"mtbench={path}", None, 0, {}).prompts == ("one", "two", "three", "four")
+    assert load(f"mtbench={path}", 3, 0, {}).prompts == ("one", "two", "three")
+
+
+def test_hash_is_of_the_prompts_as_used(tmp_path: Path) -> None:
+    first = jsonl(tmp_path / "a.jsonl", {"prompt": "é\n"}, {"prompt": "b"}, {"prompt": "c"})
+    again = jsonl(tmp_path / "b.jsonl", {"question": "é\n", "answer": "x"}, {"question": "b"})
+    two = load(f"x={first}", 2, 0, {})
+    assert two.sha256 == load(f"y={again}", None, 0, {}).sha256
+    assert two.sha256 == hashlib.sha256(b'"\\u00e9\\n"\n"b"\n').hexdigest()
+    others = [("x", 3, {}), ("x", 2, {"x": "Q: {prompt}"})]
+    assert two.sha256 not in [load(f"{name}={first}", n, 0, t).sha256 for name, n, t in others]
+    assert PromptSet("x", "s", PLACE, ("ab", "c")).sha256 != PromptSet("x", "s", PLACE, ("a", "bc")).sha256
+
+
+def test_template(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", {"prompt": "1 {x}"})
+    made = load(f"x={path}", None, 0, {"x": "Solve: {prompt}\nAnswer:"})
+    assert made.prompts == ("Solve: 1 {x}\nAnswer:",)
+    assert made.to_json()["template"] == "Solve: {prompt}\nAnswer:" and made.to_json()["source"] == "a.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"question": 1}\n', r"a.jsonl:1: no text in prompt or question or text"),
+        ('{"prompt": " "}\n', r"a.jsonl:1: no text in"),
+        ('{"prompt": "a"}\n\n[1]\n', r"a.jsonl:3: list instead of an object"),
+        ('{"prompt": "a"}\n{"prom', r"a.jsonl:2: no JSON"),
+        ("\n", r"holds no prompt"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(BenchError, match=message):
+        load(f"x={path}", None, 0, {})
+
+
+def test_wrong_names(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="No such file"):
+        load(f"x={tmp_path / 'none.jsonl'}", None, 0, {})
+    with pytest.raises(BenchError, match="write NAME=PATH, or one of problems, gsm8k"):
+        load("gsm9k", None, 0, {})
+    with pytest.raises(BenchError, match=r"'Q' has no \{prompt\}"):
+        load(f"x={jsonl(tmp_path / 'a.jsonl', {'prompt': 'a'})}", None, 0, {"x": "Q"})
+
+
+def test_problems_are_the_demo_generator_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From any folder, the same for the same seed, and none that the demo was trained on."""
+    from plugin.training.problems import take
+
+    monkeypatch.chdir(tmp_path)
+    made = load("problems", 5, 3, {})
+    assert made.prompts == tuple(problem.question for problem in take(3, "fresh", 5))
+    assert made.sha256 != load("problems", 5, 4, {}).sha256
+
+
+def test_hub_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each set is asked for by its name, configuration and split."""
+    asked: list[Any] = []
+
+    def load_dataset(name: str, config: str | None, split: str) -> list[dict[str, Any]]:
+        asked.append((name, config, split))
+        return [{"question": "q", "prompt": ["p1", "p2"]}]
+
+    module = ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    assert load("gsm8k", None, 0, {}).prompts == ("q",)
+    made = load("mtbench", None, 0, {})
+    assert made.prompts == ("p1", "p2") and made.source == "HuggingFaceH4/mt_bench_prompts train"
+    assert asked[0] == ("openai/gsm8k", "main", "test")
+
+    def offline(name: str, config: str | None, split: str) -> None:
+        raise ConnectionError("no network")
+
+    module.load_dataset = offline  # type: ignore[attr-defined]
+    with pytest.raises(BenchError, match="openai/gsm8k cannot be loaded: ConnectionError: no network"):
+        load("gsm8k", None, 0, {})
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(BenchError, match="need the package datasets"):
+        load("gsm8k", None, 0, {})

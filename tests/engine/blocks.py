@@ -1,0 +1,60 @@
+"""Compares drafted blocks with the plain-PyTorch reference, slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.engine.harness import Answer, Block
+from tests.reference.draft_block import DraftReference, Proposal, aux_states
+from tests.reference.greedy import GreedyReference
+from tests.reference.tiny import BOS
+from tests.reference.tiny_drafts import verifier_table
+
+NEAR_TIE = 1e-3
+"""Top-2 gap of the draft's logits (they spread over several units) under which float32 may choose either."""
+
+
+class BlockReference:
+    """What one draft must propose along the verifier's own answers."""
+
+    def __init__(self, draft: Path, verifier: Path, reference: GreedyReference) -> None:
+        self.draft = DraftReference.load(draft, verifier_table(verifier))
+        self.reference = reference
+
+    def propose(self, prompt: Sequence[int], outputs: Sequence[int], count: int) -> Proposal:
+        """What the draft proposes after `outputs`, the last of which is the anchor."""
+        aux = aux_states(self.reference.model, prompt, (BOS, *outputs[:-1]), self.draft.aux_layers)
+        return self.draft.propose(aux, outputs[-1], count)
+
+    def wrong(
+        self, blocks: Sequence[Block], prompts: Sequence[tuple[int, ...]], answers: Sequence[Answer]
+    ) -> list[str]:
+        """One line for each block that differs; `block.request` indexes `prompts` and `answers`.
+
+        Raises:
+            AssertionError: there was nothing to compare, or an anchor is not the answer's token.
+        """
+        aux = [
+            aux_states(self.reference.model, prompt, (BOS, *answer.tokens), self.draft.aux_layers)
+            if answer.tokens
+            else None
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+        lines, compared = [], 0
+        for block in blocks:
+            answer = answers[block.request]
+            context = aux[block.request]
+            if context is None or block.position > len(answer.tokens):
+                continue  # drafted behind the end of a finished answer
+            assert block.anchor == answer.tokens[block.position - 1]
+            compared += 1
+            want = self.draft.propose(context[: block.position], block.anchor, len(block.tokens))
+            for k, (got, token, gap) in enumerate(zip(block.tokens, want.tokens, want.gaps, strict=True)):
+                if got != token:
+                    if gap > NEAR_TIE:
+                        where = f"request {block.request}, position {block.position}, slot {k + 1}"
+                        lines.append(f"{where}: {got} for {token} (gap {gap:.5f})")
+                    break
+        assert compared > 0
+        return lines

@@ -1,0 +1,46 @@
+"""The numbers of the draft: one truth in three places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.gateway.process import GatewayProcess
+from tests.engine.gateway.requests import PROMPT, K
+
+pytestmark = pytest.mark.engine
+
+
+def test_counters_are_one(server: GatewayProcess) -> None:
+    """B21, B24: /drafts/stats, /metrics and the requests' own metrics agree."""
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+
+    def life() -> dict[str, Any]:
+        found: dict[str, Any] = server.client.get("/drafts/stats").json()["lifetime"]
+        return found
+
+    before = life()
+    reply = server.complete([PROMPT, "Tom has 5 apples."], max_tokens=40, ignore_eos=True).json()
+    after = life()
+    spec = reply["metrics"]["speculative_decoding"]
+    assert after["drafts"] - before["drafts"] == spec["num_spec_steps"]
+    assert after["draft_tokens"] - before["draft_tokens"] == spec["num_draft_tokens"]
+    assert after["accepted_tokens"] - before["accepted_tokens"] == spec["num_accepted_draft_tokens"]
+    for name in names:
+        assert after[name] == server.metric(f"vllm:spec_decode_num_{name}_total")
+    accepted = [position["accepted"] for position in after["per_position"]]
+    assert sum(accepted) == after["accepted_tokens"] and accepted == sorted(accepted, reverse=True)
+    assert len(accepted) == K and accepted[0] <= after["drafts"]
+    assert after["acceptance_rate"] == after["accepted_tokens"] / after["draft_tokens"]
+    one = server.complete(PROMPT, max_tokens=40, ignore_eos=True).json()["metrics"]["speculative_decoding"]
+    assert sum(one["per_step_accepted"]) == one["num_accepted_draft_tokens"]
+    assert len(one["per_step_drafted"]) == one["num_spec_steps"]
+
+
+def test_engine_counts_the_start_token(server: GatewayProcess) -> None:
+    """C18, as the documentation says: vLLM's prompt counter counts the decoder's one start token a request."""
+    before = server.metric("vllm:prompt_tokens_total")
+    usage = server.complete([PROMPT, PROMPT], max_tokens=4).json()["usage"]
+    assert usage["prompt_tokens"] > 2 * len(PROMPT.split())
+    assert server.metric("vllm:prompt_tokens_total") - before == 2

@@ -1,0 +1,1 @@
+"""Tests of `plugin.training`, on models small enough to run in milliseconds."""

@@ -1,0 +1,132 @@
+"""The bundled demo: whole, small, right, and its draft worth having."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
+
+from plugin.drafts import checkpoint
+from plugin.training import tokenizer as vocabulary
+from plugin.training.demo import FAMILIES, MAX_NEW_TOKENS, main
+from plugin.training.draft_checkpoint import read_draft, read_state
+from plugin.training.draft_trainer import DraftSettings, DraftTrainer
+from plugin.training.extraction import Extractor
+from plugin.training.problems import take
+from plugin.training.samples import Sample
+from plugin.training.tiny_verifier import greedy_responses
+
+DEMO = Path(__file__).parents[3] / "plugin" / "demo"
+QUESTION = "A train travels 60 miles in 2 hours. What is its average speed?"
+
+
+@pytest.fixture(scope="module")
+def demo_verifier() -> T5Gemma2ForConditionalGeneration:
+    return T5Gemma2ForConditionalGeneration.from_pretrained(DEMO / "verifier", dtype=torch.float32).eval()
+
+
+def test_the_folders_are_whole_and_small() -> None:
+    folders = ["verifier", *FAMILIES]
+    for folder in folders:
+        names = {"model.safetensors", "config.json", "train_command.txt", "val_metrics.json"}
+        names |= (
+            {"tokenizer.json", "tokenizer_config.json"}
+            if folder == "verifier"
+            else {"config.py", "training_state.json"}
+        )
+        assert names <= {path.name for path in (DEMO / folder).iterdir()}
+    sizes = {folder: sum(path.stat().st_size for path in (DEMO / folder).iterdir()) for folder in folders}
+    assert sizes["verifier"] < 8e6 and sum(sizes.values()) < 16e6
+    assert all(size < 2.5e6 for folder, size in sizes.items() if folder != "verifier")
+
+
+def test_the_published_question_is_answered_step_by_step(
+    demo_verifier: T5Gemma2ForConditionalGeneration,
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "verifier")
+    ids = greedy_responses(demo_verifier, [tokenizer(QUESTION).input_ids], MAX_NEW_TOKENS, 1)[0]
+    assert ids[-1] == vocabulary.EOS_ID
+    answer = tokenizer.decode(ids, skip_special_tokens=True)
+    assert "60 / 2 = 30" in answer
+    assert "30 miles per hour" in answer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_serving_accepts_what_training_wrote(family: str) -> None:
+    found = checkpoint.fetch(checkpoint.resolve(model=str(DEMO / family), draft=None, verifier=None, k=None))
+    assert found.draft is not None and found.draft.family == family
+    assert found.draft.block_size == 8 and found.k == 7
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_draft_carries_the_verifiers_own_table(
+    demo_verifier: T5Gemma2ForConditionalGeneration, family: str
+) -> None:
+    draft = read_draft(DEMO / family)
+    assert torch.equal(draft.embed_tokens.weight, demo_verifier.get_input_embeddings().weight)
+    target = draft.to_target(torch.arange(draft.config.draft_vocab_size))
+    assert torch.equal(draft.lm_head.weight, draft.embed_tokens.weight[target])
+    assert draft.t2d.nonzero().flatten().tolist() == target.tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_more_than_half_of_the_draft_tokens_are_accepted_on_fresh_problems(
+    demo_verifier: T5Gemma2ForConditionalGeneration, family: str
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "verifier")
+    prompts = tokenizer([problem.question for problem in take(99, "fresh", 24)]).input_ids
+    responses = greedy_responses(demo_verifier, prompts, MAX_NEW_TOKENS, 24)
+    samples = [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+    draft = read_draft(DEMO / family)
+    extractor = Extractor(demo_verifier, draft.config.aux_hidden_state_layer_ids)
+    trainer = DraftTrainer(
+        draft, extractor, DraftSettings(batch_size=24), vocabulary.PAD_ID, vocabulary.BOS_ID
+    )
+    found = trainer.acceptance(samples, draft_length=7)
+    assert found.acceptance_rate is not None and found.acceptance_rate > 0.5
+    assert found.per_position is not None and list(found.per_position) == sorted(
+        found.per_position, reverse=True
+    )
+
+
+@pytest.mark.slow
+def test_the_commands_build_a_demo(tmp_path: Path) -> None:
+    verifier = tmp_path / "verifier"
+    main(
+        [
+            "verifier",
+            "--out",
+            str(verifier),
+            "--samples",
+            "3000",
+            "--steps",
+            "2",
+            "--batch",
+            "8",
+            "--evaluate",
+            "2",
+        ]
+    )
+    main(["dflash", "--verifier", str(verifier), "--out", str(tmp_path / "dflash"), "--samples", "20", "--epochs", "1",
+          "--batch", "8", "--evaluate", "2"])  # fmt: skip
+    config = json.loads((tmp_path / "dflash" / "config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "../verifier"
+    assert (
+        "dflash --out dflash --seed 0 --samples 20" in (tmp_path / "dflash" / "train_command.txt").read_text()
+    )
+    main(["dflash", "--verifier", str(verifier), "--from", str(tmp_path / "dflash"), "--out", str(tmp_path / "more"),
+          "--samples", "20", "--epochs", "1", "--batch", "8", "--evaluate", "2", "--answers", "reference"])  # fmt: skip
+    assert read_state(tmp_path / "more").epoch == 1
+    assert "continued from a draft that was made by:" in (tmp_path / "more" / "train_command.txt").read_text()
+    with pytest.raises(ValueError, match="speculators_model_type is 'dflash', asked for is 'dspark'"):
+        main(["dspark", "--verifier", str(verifier), "--from", str(tmp_path / "dflash"), "--out",
+              str(tmp_path / "wrong"), "--samples", "20", "--answers", "reference"])  # fmt: skip
+
+
+def test_a_draft_needs_a_verifier(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["dflash", "--out", "nowhere"])
+    assert "--verifier: needed to train a dflash draft" in capsys.readouterr().err
