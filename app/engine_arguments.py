@@ -18,10 +18,8 @@ CPU_CACHE_MIN = 256 << 20
 
 
 def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -> dict[str, Any]:
-    """vLLM's engine arguments for settings and checkpoints.
-
-    The one-tier schedule of draft tokens changes no number of them; it keeps vLLM from padding each joining
-    request with K placeholder drafts, which it counts as rejected and which disturb seeded sampling.
+    """vLLM's engine arguments for settings and checkpoints. The method is `dflash` for all three families: the draft's
+    model class makes the difference.
     """
     settings, identity = plan.settings, plan.identity
     arguments: dict[str, Any] = {
@@ -51,7 +49,6 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
             "model": checkpoints.draft.path,
             "method": "dflash",
             "num_speculative_tokens": checkpoints.k,
-            "num_speculative_tokens_per_batch_size": [(1, identity.max_num_seqs, checkpoints.k)],
         }
         arguments["per_request_spec_decode_metrics"] = "detailed"
     return arguments

@@ -83,7 +83,6 @@ def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
             "model": draft.path,
             "method": "dflash",
             "num_speculative_tokens": checkpoints.k,
-            "num_speculative_tokens_per_batch_size": [[1, batch, checkpoints.k]],
         }
         stock += ["--speculative-config", json.dumps(speculative)]
     ours = [sys.executable, "-m", "uvicorn", "app:main", "--port", str(ports[0]), "--no-access-log"]

@@ -113,7 +113,11 @@ def build_draft(
         )
     config = draft.to(device).config
     settings = DraftSettings(
-        epochs=arguments.epochs, batch_size=arguments.batch, peak_rate=arguments.rate, seed=arguments.seed
+        epochs=arguments.epochs,
+        batch_size=arguments.batch,
+        max_anchors=arguments.anchors,
+        peak_rate=arguments.rate,
+        seed=arguments.seed,
     )
     extractor = Extractor(verifier, config.aux_hidden_state_layer_ids)
     trainer = DraftTrainer(draft, extractor, settings, vocabulary.PAD_ID, vocabulary.BOS_ID)
@@ -194,6 +198,7 @@ def _command(target: str, arguments: argparse.Namespace, out: Path, verifier: Pa
         options |= {"--steps": arguments.steps}
     else:
         options |= {"--verifier": verifier.name, "--epochs": arguments.epochs, "--rate": arguments.rate}
+        options |= {"--anchors": arguments.anchors}
         options |= {"--answers": arguments.answers}
         options |= {"--from": arguments.start.name} if arguments.start else {}
     words = [word for name, value in options.items() for word in (name, str(value))]
@@ -223,6 +228,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=8000, help="optimizer steps of the verifier")
     parser.add_argument("--epochs", type=int, default=16, help="epochs of a draft")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate of a draft")
+    parser.add_argument("--anchors", type=int, default=8, help="blocks a sample and step of a draft")
     parser.add_argument("--batch", type=int, help="samples a step (512)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args(argv)

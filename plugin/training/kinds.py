@@ -1,10 +1,4 @@
-"""The kinds of word problem: how each asks its question and works its answer.
-
-Which wording of the answer follows a question is decided by the question's own words (see `problems.py`): the verifier
-can learn it, while the draft, which never sees the question, has to read it off the verifier's hidden states.
-"""
-
-from __future__ import annotations
+"""The kinds of word problem: how each asks its question and words its answer (which one, `problems.tell` decides)."""
 
 from typing import Final
 

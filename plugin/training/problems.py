@@ -50,7 +50,8 @@ def tell(kind: Kind, fields: Fields, wording: int) -> Problem:
     """The problem of `kind` over `fields` in question wording number `wording`.
 
     The answer's wording follows from the subject's place in its list and from the question's wording, the opening
-    sentence (or its absence) from that place: the question alone decides both.
+    sentence (or its absence) from that place: the question alone decides both, so the verifier can learn them, while
+    a draft, which never sees the question, has to read them off the verifier's hidden states.
     """
     question = kind.questions[wording].format(**fields)
     who = str(fields["who"])

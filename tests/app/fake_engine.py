@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -75,6 +76,7 @@ class FakeEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     shut_down: bool = False
+    step_times: list[float] = field(default_factory=list)
     child: Any = None
 
     def __post_init__(self) -> None:
@@ -114,6 +116,7 @@ class FakeEngine:
                     raise self.failure
                 count += 1
                 samples = [s.advance(self.per_step) for s in sequences if s.reason is None]
+                self.step_times.append(time.monotonic())
                 ended = all(s.reason is not None for s in sequences)
                 if request.stream:
                     yield Step(samples, ended, Timing(0.001, 0.002, 0.01) if ended else None)

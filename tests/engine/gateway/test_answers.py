@@ -76,7 +76,7 @@ def test_seeds(server: GatewayProcess) -> None:
     fields: dict[str, Any] = {"max_tokens": 24, "temperature": 1.8, "ignore_eos": True}
 
     def ask(**more: Any) -> list[str]:
-        reply = server.complete(PROMPT, **{**fields, **more})
+        reply = server.complete(odd, **{**fields, **more})
         assert reply.status_code == 200, reply.text
         return [choice["text"] for choice in reply.json()["choices"]]
 

@@ -77,13 +77,13 @@ def test_more_than_half_of_the_draft_tokens_are_accepted_on_fresh_problems(
     demo_verifier: T5Gemma2ForConditionalGeneration, family: str
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "verifier")
-    prompts = tokenizer([problem.question for problem in take(99, "fresh", 24)]).input_ids
-    responses = greedy_responses(demo_verifier, prompts, MAX_NEW_TOKENS, 24)
+    prompts = tokenizer([problem.question for problem in take(99, "fresh", 64)]).input_ids
+    responses = greedy_responses(demo_verifier, prompts, MAX_NEW_TOKENS, 64)
     samples = [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
     draft = read_draft(DEMO / family)
     extractor = Extractor(demo_verifier, draft.config.aux_hidden_state_layer_ids)
     trainer = DraftTrainer(
-        draft, extractor, DraftSettings(batch_size=24), vocabulary.PAD_ID, vocabulary.BOS_ID
+        draft, extractor, DraftSettings(batch_size=32), vocabulary.PAD_ID, vocabulary.BOS_ID
     )
     found = trainer.acceptance(samples, draft_length=7)
     assert found.acceptance_rate is not None and found.acceptance_rate > 0.5
