@@ -52,11 +52,15 @@ class T5Gemma2DSparkDraftModel(DraftModel):
 
     model_cls = DSparkBackbone
 
-    def sample_block(self, hidden: torch.Tensor, anchors: torch.Tensor, sample: Sample) -> torch.Tensor:
+    def sample_block(
+        self, hidden: torch.Tensor, anchor_hidden: torch.Tensor | None, anchors: torch.Tensor, sample: Sample
+    ) -> torch.Tensor:
         """Draft a block left to right.
 
         Args:
             hidden: `[num_requests, K, hidden_size]`, normed backbone states of the predicting slots.
+            anchor_hidden: `[num_requests, hidden_size]`, the anchor's own slot where it does not predict: training runs
+                the head over the whole block, so an rnn head's state passes through it. None where it predicts.
             anchors: `[num_requests]`, the last accepted tokens.
             sample: picks the next tokens from biased logits.
 
@@ -66,6 +70,8 @@ class T5Gemma2DSparkDraftModel(DraftModel):
         head = self.model.markov_head
         base = self.compute_draft_logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
         previous, state = anchors, head.initial_state(hidden)
+        if anchor_hidden is not None:
+            state = head.next_state(head.embed(anchors), anchor_hidden, state)
         tokens = []
         for k in range(hidden.shape[1]):
             bias, state = head(head.embed(previous), hidden[:, k], state)

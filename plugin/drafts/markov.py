@@ -6,7 +6,8 @@ Plain PyTorch, no vLLM: the V1 proposer and the V2 speculator call the same code
     vanilla:  bias = markov_w2 e_k
     gated:    bias = markov_w2 (sigmoid(gate_proj [h_k; e_k]) * e_k)
     rnn:      g, c, o = joint_proj [s; e_k; h_k]
-              s <- sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c);  bias = markov_w2 tanh(o);  s starts at 0
+              s <- sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c);  bias = markov_w2 tanh(o)
+              s is 0 before the block's first slot, the anchor's own
 
 Source: the training code's models/dspark (drafts in Speculators format).
 """
@@ -48,13 +49,26 @@ class MarkovHead(nn.Module):
             self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
     def initial_state(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The state before slot 1, `[num_requests, rank]` of zeros; only the rnn head reads it."""
+        """The state before the block, `[num_requests, rank]` of zeros; only the rnn head reads it."""
         return hidden.new_zeros(hidden.shape[0], self.rank)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """`[num_requests]` -> `[num_requests, rank]`."""
         embedded: torch.Tensor = self.markov_w1(token_ids)
         return embedded
+
+    def next_state(self, embedded: torch.Tensor, hidden: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The state after a slot that is not sampled; arguments as for `forward`."""
+        return self._recur(embedded, hidden, state)[1] if self.head_type == "rnn" else state
+
+    def _recur(
+        self, embedded: torch.Tensor, hidden: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        gate, candidate, output = self.joint_proj(torch.cat((state, embedded, hidden), dim=-1)).chunk(
+            3, dim=-1
+        )
+        keep = torch.sigmoid(gate)
+        return torch.tanh(output), keep * state + (1 - keep) * torch.tanh(candidate)
 
     def forward(
         self, embedded: torch.Tensor, hidden: torch.Tensor, state: torch.Tensor
@@ -72,10 +86,5 @@ class MarkovHead(nn.Module):
         if self.head_type == "gated":
             embedded = torch.sigmoid(self.gate(torch.cat((hidden, embedded), dim=-1))) * embedded
         elif self.head_type == "rnn":
-            gate, candidate, output = self.joint_proj(torch.cat((state, embedded, hidden), dim=-1)).chunk(
-                3, dim=-1
-            )
-            keep = torch.sigmoid(gate)
-            state = keep * state + (1 - keep) * torch.tanh(candidate)
-            embedded = torch.tanh(output)
+            embedded, state = self._recur(embedded, hidden, state)
         return self.markov_w2(embedded), state

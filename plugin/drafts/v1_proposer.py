@@ -33,16 +33,18 @@ class BlockProposer(DFlashProposer):
         position, the anchor's included.
         """
         self._anchors = next_token_ids
-        if not self.sample_from_anchor:
-            return super().set_inputs_first_pass(target_token_ids, next_token_ids, *args, **kwargs)
-        self.num_speculative_tokens -= 1
+        lookahead = int(self.sample_from_anchor)
+        self.num_speculative_tokens -= lookahead
         try:
-            num_tokens, _, metadata = super().set_inputs_first_pass(
+            num_tokens, predicting, metadata = super().set_inputs_first_pass(
                 target_token_ids, next_token_ids, *args, **kwargs
             )
         finally:
-            self.num_speculative_tokens += 1
-        return num_tokens, torch.arange(num_tokens, dtype=torch.int32, device=self.device), metadata
+            self.num_speculative_tokens += lookahead
+        if self.sample_from_anchor or isinstance(self.model, T5Gemma2DSparkDraftModel):
+            # Every slot: a Markov head reads the anchor's, too.
+            predicting = torch.arange(num_tokens, dtype=torch.int32, device=self.device)
+        return num_tokens, predicting, metadata
 
     def _sample_draft_tokens(
         self, hidden_states: torch.Tensor, sampling_metadata: Any
@@ -56,9 +58,11 @@ class BlockProposer(DFlashProposer):
         if not isinstance(model, T5Gemma2DSparkDraftModel):
             return super()._sample_draft_tokens(hidden_states, sampling_metadata)
         assert self._anchors is not None
-        num_requests = self._anchors.shape[0]
+        hidden = hidden_states.view(self._anchors.shape[0], -1, hidden_states.shape[-1])
+        first = 0 if self.sample_from_anchor else 1
         tokens = model.sample_block(
-            hidden_states.view(num_requests, -1, hidden_states.shape[-1]),
+            hidden[:, first:],
+            hidden[:, 0] if first else None,
             self._anchors.long(),
             lambda logits, step: model.map_draft_to_target(logits.argmax(dim=-1)),
         )

@@ -25,9 +25,11 @@ class MarkovSpeculator(DSparkSpeculator):
         hidden = head_hidden[self.sample_indices[:rows]].view(num_reqs, steps, -1)
         slots = self.sample_idx_mapping[:rows].view(num_reqs, steps)
         positions = self.sample_pos[:rows].view(num_reqs, steps)
-        anchors = self.input_buffers.input_ids[self._anchor_idx[:num_reqs]].long()
+        first = self._anchor_idx[:num_reqs]
+        anchors = self.input_buffers.input_ids[first].long()
         tokens = model.sample_block(
             hidden,
+            None if self.sample_from_anchor else head_hidden[first],
             anchors,
             lambda logits, step: self._sample_logits(logits, slots[:, step], positions[:, step], step),
         )

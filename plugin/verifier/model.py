@@ -136,15 +136,31 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
         Raises:
             ValueError: a tensor of the model is in no file, an unknown tensor is, or tied tensors differ.
         """
-        loaded = AutoWeightsLoader(self).load_weights(_one_table(weights), mapper=WEIGHTS)
-        expected = {name for name, _ in self.named_parameters()}
+        seen: set[str] = set()
+
+        def stored() -> Iterable[tuple[str, torch.Tensor]]:
+            for name, tensor in _one_table(weights):
+                seen.update(_parts(WEIGHTS.map_name(name) or "", name))
+                yield name, tensor
+
+        loaded = AutoWeightsLoader(self).load_weights(stored(), mapper=WEIGHTS)
+        expected = {part for name, _ in self.named_parameters() for part in _parts(name)}
         # Text-only checkpoints may leave out the end-of-image row; nothing else may be missing.
-        missing = sorted(expected - loaded - {"embed_tokens.eoi_embedding"})
+        missing = sorted(expected - seen - {"embed_tokens.eoi_embedding"})
         if missing:
             raise ValueError(
                 f"the checkpoint has no weights for {', '.join(missing[:5])} ({len(missing)} in all)"
             )
         return loaded | {"embed_tokens.eoi_embedding"}
+
+
+def _parts(parameter: str, stored: str | None = None) -> list[str]:
+    """What a parameter is stored as: several tensors where vLLM stacks them. With `stored`, the one that it is."""
+    for stack, parts in T5Gemma2ForConditionalGeneration.packed_modules_mapping.items():
+        if f".{stack}." in parameter:
+            held = [part for part in parts if stored is None or f".{part}." in stored]
+            return [parameter.replace(stack, part) for part in held]
+    return [parameter]
 
 
 def _one_table(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterable[tuple[str, torch.Tensor]]:

@@ -1,8 +1,9 @@
 """Every reach into vLLM's internals that is not a subclass, one function each.
 
 Each docstring says what stock vLLM 0.32 does, why that is wrong for T5Gemma 2, and what would make the hook
-unnecessary. A hook acts for T5Gemma 2 only and leaves every other model as it was. `hook.replace` fails at install
-time, naming what is gone, when vLLM no longer has what a hook replaces.
+unnecessary. A hook acts for T5Gemma 2, or for encoder-decoder models where it mends a fault that all of them have, and
+leaves every other model as it was. `hook.replace` fails at install time, naming what is gone, when vLLM no longer has
+what a hook replaces.
 """
 
 import os
@@ -23,6 +24,7 @@ def install() -> None:
     configuration.draft_as_model()
     configuration.one_cache_group_a_kind()
     scheduler.no_placeholder_drafts()
+    scheduler.encoder_slots_are_freed_once()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     if current_platform.is_cpu() or os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":

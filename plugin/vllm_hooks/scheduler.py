@@ -1,4 +1,4 @@
-"""Hook into the scheduler, in the engine core's process."""
+"""Hooks into the scheduler, in the engine core's process."""
 
 from typing import Any
 
@@ -36,3 +36,41 @@ def no_placeholder_drafts() -> None:
         "log_stats",
     )
     replace(Scheduler, "__init__", parameters, make)
+
+
+def encoder_slots_are_freed_once() -> None:
+    """vLLM frees a request's encoder input in every step after the first, so that the free slots grow without end
+    and the encoder's budget stops bounding anything but one step. Here an input is freed if it was allocated, and then once.
+
+    Unnecessary once `EncoderDecoderCacheManager` remembers what it holds.
+    """
+    from vllm.v1.core.encoder_cache_manager import EncoderDecoderCacheManager
+
+    def held(manager: Any) -> set[tuple[str, int]]:
+        return manager.__dict__.setdefault("_t5gemma2_held", set())
+
+    def allocating(stock: Any) -> Any:
+        def allocate(self: Any, request: Any, input_id: int) -> None:
+            stock(self, request, input_id)
+            held(self).add((request.request_id, input_id))
+
+        return allocate
+
+    def freeing(stock: Any) -> Any:
+        def free_encoder_input(self: Any, request: Any, input_id: int) -> None:
+            if (request.request_id, input_id) in held(self):
+                held(self).remove((request.request_id, input_id))
+                stock(self, request, input_id)
+
+        return free_encoder_input
+
+    def resetting(stock: Any) -> Any:
+        def reset(self: Any) -> None:
+            stock(self)
+            held(self).clear()
+
+        return reset
+
+    replace(EncoderDecoderCacheManager, "allocate", ("self", "request", "input_id"), allocating)
+    replace(EncoderDecoderCacheManager, "free_encoder_input", ("self", "request", "input_id"), freeing)
+    replace(EncoderDecoderCacheManager, "reset", ("self",), resetting)

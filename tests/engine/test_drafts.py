@@ -55,7 +55,8 @@ class TestFittedDrafts:
         before = served.engine.counters
         for prompt in prompts:
             answers += (answer := served.engine.run([Job(prompt, NEW_TOKENS)]))
-            lines += served.blocks.wrong(served.engine.blocks, [prompt], answer)
+            if served.k == max(KS):  # the other K are compared in the batch below
+                lines += served.blocks.wrong(served.engine.blocks, [prompt], answer)
         counters = served.engine.counters - before
         assert wrong(answers, reference, prompts) == []
         assert lines == []
