@@ -1,4 +1,4 @@
-"""The one module that imports vLLM: builds `AsyncLLM` from the plan and adapts it to the port.
+"""The module that starts vLLM: builds `AsyncLLM` from the plan and adapts it to the port.
 
 vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that
 cannot answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only
@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from app.drafts.ledger import Ledger
 from app.engine import (
     EngineDead,
     EngineFacts,
@@ -51,6 +50,8 @@ def start(plan: EnginePlan) -> VllmEngine:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from app.vllm_serve import LedgerLogger
+
     on_cpu = current_platform.is_cpu()
     arguments = engine_arguments(plan, checkpoints, on_cpu)
     config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
@@ -67,35 +68,9 @@ def start(plan: EnginePlan) -> VllmEngine:
     llm = AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.OPENAI_API_SERVER,
-        stat_loggers=[lambda _, index: _ledger_logger(plan.ledger)],
+        stat_loggers=[lambda _config, _index: LedgerLogger(plan.ledger)],
     )
     return VllmEngine(llm, plan.identity.max_encoder_len)
-
-
-def _ledger_logger(ledger: Ledger) -> Any:
-    from vllm.v1.metrics.loggers import StatLoggerBase
-
-    class LedgerLogger(StatLoggerBase):
-        """Called by vLLM in the event loop once an engine step."""
-
-        def __init__(self) -> None:
-            """Nothing of vLLM's configuration is needed."""
-
-        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-            spec = scheduler_stats.spec_decoding_stats if scheduler_stats is not None else None
-            if spec is not None:
-                ledger.record(
-                    spec.num_drafts,
-                    spec.num_draft_tokens,
-                    spec.num_accepted_tokens,
-                    spec.num_draft_tokens_per_pos,
-                    spec.num_accepted_tokens_per_pos,
-                )
-
-        def log_engine_initialized(self) -> None:
-            """The gateway says so itself."""
-
-    return LedgerLogger()
 
 
 class VllmEngine:

@@ -40,7 +40,7 @@ def no_placeholder_drafts() -> None:
 
 def encoder_slots_are_freed_once() -> None:
     """vLLM frees a request's encoder input in every step after the first, so that the free slots grow without end
-    and the encoder's budget stops bounding anything but one step. Here an input is freed if it was allocated, and then once.
+    and the encoder's budget stops bounding anything but one step. Here an input is freed once, if it was allocated.
 
     Unnecessary once `EncoderDecoderCacheManager` remembers what it holds.
     """

@@ -253,19 +253,12 @@ def engine(
     max_model_len: int = 256,
     max_encoder_len: int = 320,
     max_num_seqs: int = 4,
-    pad_joining: bool = False,
     **extra: Any,
 ) -> Iterator[InProcessEngine]:
-    """A float32 eager engine; `extra` goes to `EngineArgs`.
-
-    `pad_joining=True` leaves vLLM's default in place, which pads a joining request with K placeholder drafts; the
-    gateway always passes the one-tier schedule that removes them.
-    """
+    """A float32 eager engine; `extra` goes to `EngineArgs`."""
     speculative: dict[str, Any] | None = None
     if draft is not None:
         speculative = {"model": str(draft), "method": "dflash", "num_speculative_tokens": k}
-        if not pad_joining:
-            speculative["num_speculative_tokens_per_batch_size"] = [(1, max_num_seqs, k)]
     args: dict[str, Any] = {
         "model": str(verifier),
         "dtype": "float32",

@@ -1,0 +1,124 @@
+"""`/drafts` and `/drafts/stats` on plain `vllm serve`, and the stat logger that feeds the acceptance ledger.
+
+    VLLM_PLUGINS=t5gemma2 vllm serve plugin/demo/dflash --dtype float32
+
+vLLM loads both classes by entry point (`vllm.endpoint_plugins`, `vllm.stat_logger_plugins`); the first one only when
+`VLLM_PLUGINS` names it. Beside `vllm_engine` the only module of the gateway that imports vLLM.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from app.drafts.identity import Identity
+from app.drafts.ledger import Ledger
+from app.routes import drafts
+from app.settings import Settings
+from plugin.drafts.checkpoint import CheckpointError, resolve
+
+log = logging.getLogger("app.drafts")
+
+
+class LedgerLogger(StatLoggerBase):
+    """Passes each engine step's draft counters on to a ledger; called by vLLM in the front end's event loop."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        spec = scheduler_stats.spec_decoding_stats if scheduler_stats is not None else None
+        if spec is not None:
+            self.ledger.record(
+                spec.num_drafts,
+                spec.num_draft_tokens,
+                spec.num_accepted_tokens,
+                spec.num_draft_tokens_per_pos,
+                spec.num_accepted_tokens_per_pos,
+            )
+
+    def log_engine_initialized(self) -> None:
+        """The server says so itself."""
+
+
+_ledger: Ledger | None = None
+
+
+def served_ledger(vllm_config: Any) -> Ledger:
+    """The one ledger of a `vllm serve` process, whose engines (one a data-parallel rank) all count into it."""
+    global _ledger
+    if _ledger is None:
+        speculative = vllm_config.speculative_config
+        k = speculative.num_speculative_tokens if speculative is not None else 0
+        _ledger = Ledger(k, Settings.model_fields["stats_window_s"].default)
+    return _ledger
+
+
+class ServeLogger(LedgerLogger):
+    """Entry point of `vllm.stat_logger_plugins`, with the constructor that vLLM calls."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        super().__init__(served_ledger(vllm_config))
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the routes read from the server: the parts of the gateway's state that `vllm serve` has, too."""
+
+    settings: Settings
+    identity: Identity
+    ledger: Ledger
+    facts: None = None
+    """The identity's dtype is the running engine's already; nothing overrules it."""
+
+
+class NothingServed:
+    """Stands in for `Served` when the model is none of ours: the routes then say so."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __getattr__(self, name: str) -> Any:
+        raise HTTPException(404, f"no T5Gemma 2 draft to speak of: {self.why}")
+
+
+class DraftsPlugin:
+    """Entry point of `vllm.endpoint_plugins`."""
+
+    name = "t5gemma2"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        app.include_router(drafts.router)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """Read what is served off the engine's own configuration."""
+        state.gateway = served(engine_client.vllm_config)
+
+
+def served(vllm_config: Any) -> Served | NothingServed:
+    """Identity and ledger of a running engine."""
+    model, speculative = vllm_config.model_config, vllm_config.speculative_config
+    draft = speculative.model if speculative is not None else "none"
+    k = speculative.num_speculative_tokens if speculative is not None else None
+    try:
+        checkpoints = resolve(model.model, draft, None, k)
+    except CheckpointError as error:
+        log.warning("/drafts has nothing to say: %s", error)
+        return NothingServed(str(error))
+    names = model.served_model_name
+    settings = Settings(
+        _env_file=None,
+        served_model_name=(names,) if isinstance(names, str) else tuple(names),
+        dtype=str(model.dtype).removeprefix("torch."),
+        max_model_len=model.max_model_len,
+        max_encoder_len=model.hf_config.max_source_positions,
+        max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
+        checkpoints_dir=None,
+    )
+    return Served(settings, Identity.of(checkpoints, settings), served_ledger(vllm_config))
