@@ -30,8 +30,8 @@ def merged_attention(
     if q.device.type == "cuda":
         from plugin.attention import triton_kernel
 
-        # No upper bounds of the lengths: they would choose another launch in a step that replays a graph than in one
-        # that does not, and so another rounding.
+        # No upper bounds of the lengths: they differ between capture and an eager step, and would choose another launch
+        # and so another rounding for the same batch.
         triton_kernel.merged_attention(
             q, query_start, max_query_len,
             self_pages.cache, self_pages.block_table, self_pages.seq_lens,

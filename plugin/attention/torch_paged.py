@@ -1,7 +1,7 @@
 """The merged attention in plain PyTorch over vLLM's paged caches: the CPU's implementation, and the GPU kernel's peer.
 
 A cache is `[num_blocks, num_kv_heads, block_size, 2 * head_dim]`, keys in the first half of the last dimension and
-values in the second; block tables are `[num_requests, max_blocks]`. No call here waits for a device.
+values in the second; block tables are `[num_requests, max_blocks]`.
 """
 
 from dataclasses import dataclass

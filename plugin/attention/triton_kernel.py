@@ -71,6 +71,17 @@ def write_kv(kv_cache: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: to
     )  # fmt: skip
 
 
+def whole_tiles(block_n: int, *pages: int) -> int:
+    """The tile size, reduced until every page that holds a tile holds whole ones: the programs look up one page a tile.
+
+    Pages smaller than a tile are looked up key by key and set no limit.
+    """
+    for page in pages:
+        if page >= block_n and page % block_n:
+            return whole_tiles(math.gcd(block_n, page), *pages)
+    return block_n
+
+
 def merged_attention(
     q: torch.Tensor,
     query_start: torch.Tensor,
@@ -142,6 +153,7 @@ def merged_attention(
             max_query_len * group, num_requests, num_kv_heads, q.element_size(),
             self_bound + cross_bound, _num_sms(q.device),
         )  # fmt: skip
+    block_n = whole_tiles(launch.block_n, self_cache.shape[2], cross_cache.shape[2])
     splits, overlap = launch.splits, launches_overlap(q.device)
     partial, lse = out, out
     if splits > 1:
@@ -154,7 +166,7 @@ def merged_attention(
         q.stride(0), q.stride(1), out.stride(0), out.stride(1),
         *self_cache.stride()[:3], self_block_table.stride(0), *cross_cache.stride()[:3], cross_block_table.stride(0),
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
-        BLOCK_M=launch.block_m, BLOCK_N=launch.block_n, SELF_PAGE=self_cache.shape[2], CROSS_PAGE=cross_cache.shape[2],
+        BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=self_cache.shape[2], CROSS_PAGE=cross_cache.shape[2],
         SPLIT=splits > 1, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip

@@ -158,6 +158,7 @@ def main() -> None:
     batches = [int(b) for b in args.batches.split(",")]
     arms: dict[str, Arm] = {}
     graphs: dict[str, dict[str, float]] = {}
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as root:
         try:
             for name, spec in specs(Path(root), args.arms.split(","), batches, args).items():
@@ -167,6 +168,7 @@ def main() -> None:
                     print(f"{name}: ready after {arm.answer()['ready']:.0f} s", flush=True)
                 except RuntimeError as error:
                     print(error, flush=True)
+                    failed.append(name)
                     del arms[name]
             rates = measure(arms, batches, args.rounds)
             if not args.eager:
@@ -183,6 +185,8 @@ def main() -> None:
     for name, value in found.items():
         print(f"{name} = {value:.3f}")
     print("graphs:", json.dumps(graphs))
+    if failed:
+        sys.exit(f"nothing is recorded: {', '.join(failed)} did not start")
     if args.out:
         record(args.out, found, rates, graphs)
 
@@ -201,7 +205,9 @@ def record(path: Path, found: dict[str, float], rates: dict[str, Any], graphs: d
     results.setdefault("commands", {})["engine"] = "python -m plugin.benchmarks.engine " + " ".join(
         sys.argv[1:]
     )
-    results.setdefault("figures", {}).update(found)
+    # This run's figures replace all of the last one's; the kernel's, which another command measures, stay.
+    kept = {name: value for name, value in results.get("figures", {}).items() if name.startswith("kernel_")}
+    results["figures"] = kept | found
     results["engine"] = {"output_tokens_per_second": rates, "graph_seconds_bs1": graphs}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=2) + "\n")

@@ -11,6 +11,9 @@ import torch
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 from vllm.platforms import current_platform
 
+from plugin.drafts.checkpoint import read_draft
+from plugin.drafts.location import download, locate
+
 
 def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) -> torch.Tensor:
     """RMS norm of each layer's context keys with that layer's own weight.
@@ -56,6 +59,14 @@ class DraftModel(DFlashQwen3ForCausalLM):
         return draft_ids + self.draft_id_to_target_id[draft_ids]
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load a checkpoint in Speculators naming. With the full vocabulary `d2t` maps every id to itself: dropped."""
+        """Load a checkpoint in Speculators naming.
+
+        vLLM leaves a tensor that the file lacks as it was initialised, which costs acceptance and nothing else; so the
+        file's header is checked against its config first. With the full vocabulary `d2t` maps every id to itself.
+
+        Raises:
+            CheckpointError: tensors that are absent, unexpected or of another shape, or a `d2t` that cannot be.
+        """
+        read_draft(download(locate(self.draft_model_config.model)).path)
         full_vocabulary = self.draft_id_to_target_id is None
         super().load_weights((n, w) for n, w in weights if not (full_vocabulary and n == "d2t"))

@@ -132,6 +132,14 @@ def _check_vocabulary_map(facts: DraftFacts, tensors: dict[str, Tensor]) -> None
             f"{d2t.file}: d2t[{i}] is {int(targets[i]) - i}, which maps draft token {i} to target id"
             f" {int(targets[i])}; must be 0 ... {facts.vocab_size - 1}"
         )
+    if (
+        facts.draft_vocab_size == facts.vocab_size
+        and (moved := np.flatnonzero(targets != np.arange(targets.size))).size
+    ):
+        i = int(moved[0])
+        raise CheckpointError(
+            f"{d2t.file}: d2t[{i}] is {int(targets[i]) - i}; must be 0, since draft_vocab_size is the whole vocabulary"
+        )
     if "t2d" not in tensors:
         return
     t2d = tensors["t2d"].read()

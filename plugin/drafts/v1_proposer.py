@@ -11,6 +11,7 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.spec_decode.dflash import DFlashProposer
 
 from plugin.drafts.dspark import T5Gemma2DSparkDraftModel
+from plugin.drafts.vllm_config import ARCHITECTURES
 
 
 class BlockProposer(DFlashProposer):
@@ -19,9 +20,8 @@ class BlockProposer(DFlashProposer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.draft_model_config.hf_config
-        self.sample_from_anchor = bool(
-            getattr(config, "sample_from_anchor", self.dflash_config.get("sample_from_anchor", False))
-        )
+        ours = ARCHITECTURES["dspark"] in (config.architectures or [])
+        self.sample_from_anchor = ours and bool(config.sample_from_anchor)
         self._anchors: torch.Tensor | None = None
 
     def set_inputs_first_pass(
@@ -29,8 +29,8 @@ class BlockProposer(DFlashProposer):
     ) -> tuple[int, torch.Tensor, CommonAttentionMetadata]:
         """Lay out the block; see DFlashProposer.
 
-        With `sample_from_anchor` the block has K slots instead of 1 + K and every slot predicts the token after its own
-        position, the anchor's included.
+        With DSpark's `sample_from_anchor` the block has K slots instead of 1 + K and every slot predicts the token
+        after its own position, the anchor's included.
         """
         self._anchors = next_token_ids
         lookahead = int(self.sample_from_anchor)

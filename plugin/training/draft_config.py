@@ -94,7 +94,12 @@ class DraftConfig:
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> DraftConfig:
-        """The shape that a checkpoint's config.json describes. Raises `KeyError` naming a field it lacks."""
+        """The shape that a checkpoint's config.json describes.
+
+        Raises `KeyError` naming a field it lacks, and `ValueError` for the block layout that this code does not train.
+        """
+        if config.get("sample_from_anchor"):
+            raise ValueError("sample_from_anchor is true: only blocks of 1 + K slots are trained")
         layer = config["transformer_layer_config"]
         same = (
             "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

@@ -110,15 +110,21 @@ class DraftTrainer:
     def _collate(self, group: Sequence[Sample]) -> Batch:
         return collate(group, self.pad_id, self.start_id).to(self.device)
 
-    def step(self, batch: Batch, tally: Tally | None = None) -> dict[str, torch.Tensor]:
-        """Loss terms of one batch at random anchors; in training mode with noise. `tally` receives the accuracies."""
+    def step(
+        self, batch: Batch, tally: Tally | None = None, generator: torch.Generator | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Loss terms of one batch at random anchors; in training mode with noise. `tally` receives the accuracies.
+
+        Anchors come from `generator`, or from the training run's own.
+        """
         settings, draft = self.settings, self.draft
         states = self.extractor(batch.prompts, batch.prompt_mask, batch.tokens)
         aux = states.aux
         if draft.training and settings.noise:
             aux = aux + (2 * torch.rand_like(aux) - 1) * settings.noise
         columns, valid = sample_anchors(
-            batch.loss_mask, batch.documents, settings.max_anchors, draft.config.block_size, self.generator,
+            batch.loss_mask, batch.documents, settings.max_anchors, draft.config.block_size,
+            generator or self.generator,
             settings.whole_blocks,
         )  # fmt: skip
         blocks = make_blocks(
@@ -141,8 +147,10 @@ class DraftTrainer:
         """Losses and teacher-forced accuracies over `samples`, under the names of val_metrics.json."""
         self.draft.eval()
         tally = Tally(self.draft.config.block_size)
+        # A generator of its own: validating must not change the training run, and every epoch scores the same anchors.
+        generator = torch.Generator().manual_seed(self.settings.seed)
         for group in batches(samples, self.settings.batch_size, range(len(samples))):
-            self.step(self._collate(group), tally)
+            self.step(self._collate(group), tally, generator)
         return tally.metrics()
 
     @torch.no_grad()

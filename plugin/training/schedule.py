@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step alone, so that a resumed run continues it exactly."""
+"""The learning rate, a function of the step alone."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def max_encoder_len(config: "T5Gemma2Config", max_model_len: int) -> int:
     return int(limit)
 
 
-def check_text_only(config: Any) -> None:
+def check_shared_sizes(config: Any) -> None:
     """Refuse configurations that the decoder's kernels would get silently wrong.
 
     Raises:
@@ -54,6 +54,25 @@ def check_text_only(config: Any) -> None:
         left, right = getattr(encoder, key), getattr(decoder, key)
         if left != right:
             raise ValueError(f"config.json: encoder.text_config.{key} is {left} but decoder.{key} is {right}")
+
+
+def check_served_precision(vllm_config: "VllmConfig") -> None:
+    """Refuse what vLLM accepts by its flags and this model would get silently wrong.
+
+    Raises:
+        ValueError: float16 (Gemma's activations overflow it), quantisation (no layer here reads a quantisation config),
+            or FlashInfer (its metadata holds no block tables and lengths).
+    """
+    import torch
+
+    model = vllm_config.model_config
+    if model.dtype == torch.float16:
+        raise ValueError("dtype is float16, which Gemma's activations overflow; use bfloat16 or float32")
+    if model.quantization is not None:
+        raise ValueError(f"quantization is {model.quantization}: T5Gemma 2 is served unquantised")
+    backend = getattr(vllm_config.attention_config.backend, "name", None)
+    if backend not in (None, "FLASH_ATTN", "TRITON_ATTN", "CPU_ATTN"):
+        raise ValueError(f"attention backend is {backend}; T5Gemma 2 needs FLASH_ATTN or TRITON_ATTN")
 
 
 class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
@@ -68,7 +87,7 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
         """
         model_config, scheduler = vllm_config.model_config, vllm_config.scheduler_config
         config = model_config.hf_config
-        check_text_only(config)
+        check_shared_sizes(config)
         budget = max_encoder_len(config, model_config.max_model_len)
         if budget < 1:
             raise ValueError(f"{ENCODER_BUDGET_KEY} is {budget}: the encoder needs at least one token")
@@ -76,6 +95,11 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
             raise ValueError(
                 f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}, less than the {budget} encoder tokens "
                 f"that one request may bring ({ENCODER_BUDGET_KEY}); the encoder runs a prompt in one step"
+            )
+        positions = config.encoder.text_config.max_position_embeddings
+        if budget > positions:
+            raise ValueError(
+                f"{ENCODER_BUDGET_KEY} is {budget}, but encoder.text_config.max_position_embeddings is {positions}"
             )
         setattr(config, ENCODER_BUDGET_KEY, budget)
         config.decoder_start_token_id = decoder_start_token_id(config)  # else vLLM warns that it guesses
@@ -85,6 +109,7 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
                 raise ValueError(
                     f"{name} is {size}: T5Gemma 2 is served on one GPU an engine; use data parallelism"
                 )
+        check_served_precision(vllm_config)
         # vLLM leaves an explicit enable_prefix_caching=True standing and dies at the first request:
         # cross-attention blocks cannot be shared (CrossAttentionManager).
         if vllm_config.cache_config.enable_prefix_caching:

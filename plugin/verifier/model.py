@@ -1,8 +1,9 @@
 """T5Gemma2ForConditionalGeneration for vLLM's V1 and V2 runners.
 
 vLLM feeds encoder-decoder models through its multimodal path: the prompt is one item of the modality "text"
-(`processing`), `embed_multimodal` runs the encoder over the items that a step admits, and their states arrive in
-`forward` as `encoder_outputs`, once, in the step that also writes the cross K/V.
+(`processing`), and `embed_multimodal` runs the encoder over the items that a step admits. On the V1 runner their states
+arrive in `forward` as `encoder_outputs`, once, in the step that also writes the cross K/V; on V2 `model_state` writes
+the cross K/V before `forward`, which never sees them.
 """
 
 from collections.abc import Iterable

@@ -3,7 +3,7 @@ step is the same for fresh and running requests.
 
 vLLM's own encoder-decoder state hands the encoder's outputs to the decoder, which then has to run eagerly in every step
 that admits a request. Here the outputs go straight into the cross pages of all layers; the decoder sees them only
-through its pages and may run compiled or as a CUDA graph.
+through its pages and may run compiled.
 """
 
 from typing import Any
@@ -17,9 +17,9 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        from plugin.vllm_hooks.v2_runner import decoder_graphs_beside_encoder_inputs
+        from plugin.vllm_hooks.v2_runner import compiled_decoder_beside_encoder_inputs
 
-        decoder_graphs_beside_encoder_inputs()
+        compiled_decoder_beside_encoder_inputs()
         self.encoder_outputs: list[torch.Tensor]
         self._attn_metadata: dict[str, Any] = {}
 

@@ -6,8 +6,6 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-import os
-
 from plugin.vllm_hooks import configuration, front_end, scheduler
 from plugin.vllm_hooks.hook import HookError
 
@@ -22,18 +20,19 @@ def install() -> None:
     configuration.speculators_types()
     configuration.speculators_method()
     configuration.draft_as_model()
+    configuration.draft_beside_the_verifier()
     configuration.one_cache_group_a_kind()
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
-    if current_platform.is_cpu() or os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
-        from plugin.vllm_hooks import v1_runner
+    # Which runner serves is vLLM's decision, made later from the whole configuration: on CUDA both may.
+    from plugin.vllm_hooks import v1_runner
 
-        v1_runner.encoder_outputs_in_batch_order()
-        v1_runner.block_proposer()
-        if current_platform.is_cpu():
-            v1_runner.expand_temperatures_on_cpu()
+    v1_runner.encoder_outputs_in_batch_order()
+    v1_runner.block_proposer()
+    if current_platform.is_cpu():
+        v1_runner.expand_temperatures_on_cpu()
     else:
         from plugin.vllm_hooks import v2_runner
 

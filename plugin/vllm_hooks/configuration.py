@@ -68,7 +68,7 @@ def draft_as_model() -> None:
     def make(stock: Any) -> Any:
         def maybe_override_with_speculators(model: str, *args: Any, **kwargs: Any) -> Any:
             verifier, tokenizer, speculative = stock(model, *args, **kwargs)
-            if verifier != model and verifier.startswith("."):
+            if verifier != model and verifier.startswith(".") and Path(model).is_dir():
                 verifier = tokenizer = str((Path(model) / verifier).resolve())
             return verifier, tokenizer, speculative
 
@@ -104,3 +104,37 @@ def one_cache_group_a_kind() -> None:
         return _get_kv_cache_groups_uniform_page_size
 
     replace(kv_cache_utils, "_get_kv_cache_groups_uniform_page_size", ("kv_cache_spec",), make)
+
+
+def draft_beside_the_verifier() -> None:
+    """`--speculative-config '{"model": <draft>}'` without a method, or with the draft's family as method: vLLM guesses
+    the method from the path, knows no "dflare", and rewrites a "dspark" to DeepSeek-V4's. Ours all run as "dflash".
+
+    Unnecessary once vLLM reads the method from the draft's own config.
+    """
+    from transformers import PreTrainedConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    from plugin.drafts.vllm_config import ARCHITECTURES, is_ours
+
+    def make(stock: Any) -> Any:
+        def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+            speculative = self.speculative_config
+            model = (speculative or {}).get("model")
+            if model and speculative.get("method") in (None, *ARCHITECTURES):
+                try:
+                    config, _ = PreTrainedConfig.get_config_dict(model)
+                except (OSError, ValueError):
+                    config = {}  # vLLM says what is wrong with it
+                if is_ours(config):
+                    self.speculative_config = {**speculative, "method": "dflash"}
+            return stock(self, *args, **kwargs)
+
+        return create_speculative_config
+
+    replace(
+        EngineArgs,
+        "create_speculative_config",
+        ("self", "target_model_config", "target_parallel_config"),
+        make,
+    )

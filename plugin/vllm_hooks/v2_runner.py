@@ -6,10 +6,11 @@ from typing import Any
 from plugin.vllm_hooks.hook import replace
 
 
-def decoder_graphs_beside_encoder_inputs() -> None:
+def compiled_decoder_beside_encoder_inputs() -> None:
     """The V2 runner runs the decoder of an encoder-decoder model eagerly in every step that admits a request, since the
     encoder's outputs arrive in the decoder's forward. Ours are in the pages by then (`plugin.verifier.model_state`), so
-    the step may use the compiled decoder and its graphs. Called when that state is made, in the worker.
+    the step may run the compiled decoder (not its graphs, which vLLM keeps for steps without prefills). Called when
+    that state is made, in the worker.
 
     Unnecessary once the runner asks the model state whether such a step has to be eager.
     """

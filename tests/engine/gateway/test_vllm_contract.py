@@ -15,7 +15,10 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.generate.base.protocol import SpeculativeDecodingMetrics
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest as StockRequest
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.renderers import BaseRenderer
+from vllm.renderers.inputs.preprocess import parse_model_prompt
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -71,6 +74,11 @@ def test_acceptance_schema() -> None:
         (AsyncLLM.from_vllm_config, {"vllm_config", "usage_context", "stat_loggers"}),
         (AsyncLLM.generate, {"prompt", "sampling_params", "request_id", "session_id"}),
         (AsyncLLM.check_health, set()),
+        (AsyncLLM.do_log_stats, set()),
+        (AsyncLLM.get_supported_tasks, set()),
+        (BaseRenderer.render_cmpl, {"prompts", "tok_params"}),
+        (parse_model_prompt, {"model_config", "prompt"}),
+        (freeze_gc_heap, set()),
         (AsyncLLM.shutdown, set()),
         (StatLoggerBase.record, {"scheduler_stats", "iteration_stats"}),
         (

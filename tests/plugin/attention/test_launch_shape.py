@@ -47,3 +47,13 @@ def test_a_batch_that_fills_the_device_is_not_split():
 
 def test_a_short_request_is_not_split_finer_than_its_keys():
     assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 3
+
+
+@pytest.mark.parametrize(
+    ("block_n", "pages", "whole"),
+    [(64, (16, 16), 64), (32, (64, 32), 32), (32, (48, 16), 16), (64, (16, 96), 32), (64, (80, 48), 16)],
+)
+def test_a_page_that_holds_a_tile_holds_whole_tiles(block_n, pages, whole):
+    from plugin.attention.triton_kernel import whole_tiles
+
+    assert whole_tiles(block_n, *pages) == whole

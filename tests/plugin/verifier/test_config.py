@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from transformers import T5Gemma2Config
 
 from plugin.verifier.config import T5Gemma2ModelConfig, decoder_start_token_id, max_encoder_len
@@ -22,17 +23,30 @@ def config(**changes) -> T5Gemma2Config:
     return made
 
 
-def engine(hf_config, *, max_model_len=64, batched=256, prefix_caching=False, **parallel):
+def engine(
+    hf_config,
+    *,
+    max_model_len=64,
+    batched=256,
+    prefix_caching=False,
+    dtype=torch.float32,
+    quantization=None,
+    backend=None,
+    **parallel,
+):
     sizes = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1} | parallel
     return SimpleNamespace(
         model_config=SimpleNamespace(
             hf_config=hf_config,
+            dtype=dtype,
+            quantization=quantization,
             max_model_len=max_model_len,
             multimodal_config=SimpleNamespace(mm_processor_cache_gb=4),
         ),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=batched),
         parallel_config=SimpleNamespace(**sizes),
         cache_config=SimpleNamespace(enable_prefix_caching=prefix_caching),
+        attention_config=SimpleNamespace(backend=SimpleNamespace(name=backend) if backend else None),
     )
 
 
@@ -82,3 +96,22 @@ def test_the_decoder_starts_with_its_own_bos_unless_told():
     made.decoder.bos_token_id = None
     with pytest.raises(ValueError, match=r"decoder\.bos_token_id"):
         decoder_start_token_id(made)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("dtype", torch.float16, "dtype is float16"),
+        ("quantization", "fp8", "quantization is fp8"),
+        ("backend", "FLASHINFER", "attention backend is FLASHINFER"),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(flag, value, message):
+    """B32: float16 among them."""
+    with pytest.raises(ValueError, match=message):
+        T5Gemma2ModelConfig.verify_and_update_config(engine(config(), **{flag: value}))
+
+
+def test_a_budget_beyond_the_encoders_positions_is_refused_with_both_numbers():
+    with pytest.raises(ValueError, match=r"max_source_positions is 2000, .* is 1024"):
+        T5Gemma2ModelConfig.verify_and_update_config(engine(config(max_source_positions=2000), batched=4096))
