@@ -19,7 +19,7 @@ test-slow: install
 	$(PYTHON) -m pytest -m slow $(ARGS)
 
 gpu-test: install
-	$(PYTHON) -m pytest -m gpu $(ARGS)
+	$(PYTHON) -m pytest -m gpu -n 0 $(ARGS)
 
 check: install
 	$(PYTHON) -m ruff check .

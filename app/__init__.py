@@ -29,6 +29,7 @@ def __getattr__(name: str) -> Any:
 def _build() -> FastAPI:
     """The ASGI application for this environment; what is wrong ends the process with one line."""
     _refuse_workers()
+    _count_in_memory()
     from app.environment import load_settings
     from app.settings import SettingsError
     from plugin.drafts.checkpoint import CheckpointError, resolve
@@ -46,6 +47,16 @@ def _build() -> FastAPI:
     from app.factory import create_app
 
     return create_app(settings, checkpoints, identity)
+
+
+def _count_in_memory() -> None:
+    """One process serves, so its metrics stay in its memory: files shared between processes would begin with
+    the counts of former runs and of other servers. prometheus_client decides this when it is imported, thus
+    before it is; not when `app` is, which `vllm serve` imports too.
+    """
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        if (folder := os.environ.pop(name, None)) is not None:
+            print(f"t5gemma2: {name}={folder} is ignored: one process serves here", file=sys.stderr)
 
 
 def _refuse_workers() -> None:

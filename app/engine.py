@@ -150,9 +150,6 @@ class Tokenizer(Protocol):
         """The side that truncation cuts when a request does not say."""
         ...
 
-    @property
-    def has_chat_template(self) -> bool: ...
-
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
@@ -177,7 +174,6 @@ class EngineFacts:
     has_draft: bool
     dtype: str
     version: str
-    max_logprobs: int = 20
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -50,6 +50,7 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
             "method": "dflash",
             "num_speculative_tokens": checkpoints.k,
         }
+        # Any request may ask for its steps, and to keep them costs the scheduler two list entries a step.
         arguments["per_request_spec_decode_metrics"] = "detailed"
     return arguments
 

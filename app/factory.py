@@ -73,8 +73,8 @@ def create_app(
     for part in (completions, models, drafts, health, tokenize):
         app.include_router(part.router)
     errors.install(app)
-    _observe(app, gateway)
     _wrap(app, settings)
+    _observe(app, gateway)
     app.openapi = _documented(app)  # type: ignore[method-assign]
     return app
 
@@ -109,6 +109,7 @@ class _Everything(Collector):
 
 
 def _observe(app: FastAPI, gateway: Gateway) -> None:
+    """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
     own.register(
         DraftCollector(

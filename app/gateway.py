@@ -16,14 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from pydantic import ValidationError
+
 from app.completions.admission import Admission
 from app.completions.prompts import Prompts
+from app.completions.scope import Running
 from app.drafts.ledger import Ledger
 from app.engine import Engine, EngineDead, EngineFacts
 from app.errors import Dead, Loading, ShuttingDown
+from app.settings import SettingsError
+from plugin.drafts.checkpoint import CheckpointError
 
 if TYPE_CHECKING:
-    from app.completions.scope import RequestScope
     from app.drafts.identity import Identity
     from app.settings import Settings
     from plugin.drafts.checkpoint import Checkpoints
@@ -34,6 +38,20 @@ Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
 HEALTH_POLL_S = 0.5
 LOADING_STOP_S = 5.0
 """Seconds that a half-loaded engine's processes get to end after SIGTERM."""
+
+
+_WORDED = (ValidationError, SettingsError, CheckpointError)
+"""Refusals whose message says all; of anything else the log has the traceback too."""
+
+
+def _in_one_line(error: BaseException) -> str:
+    """What a person needs to know. vLLM refuses arguments by pydantic, whose first line holds no reason."""
+    if isinstance(error, ValidationError):
+        reasons = [detail["msg"] for detail in error.errors(include_url=False, include_input=False)]
+        words = "; ".join(" ".join(reason.removeprefix("Value error, ").split()) for reason in reasons)
+    else:
+        words = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class Progress(Protocol):
@@ -72,7 +90,7 @@ class Gateway:
             settings.max_num_seqs * settings.data_parallel_size, settings.max_queued_requests
         )
         self.prompts = Prompts()
-        self.running: set[RequestScope] = set()
+        self.running = Running()
         self.phase: Phase = "loading"
         self.stage = "start"
         self.failure: str | None = None
@@ -121,7 +139,7 @@ class Gateway:
                 EnginePlan(self.settings, self.checkpoints, self.identity, self.ledger, progress)
             )
         except BaseException as error:
-            loop.call_soon_threadsafe(self._failed, f"{type(error).__name__}: {error}")
+            loop.call_soon_threadsafe(self._failed, error)
         else:
             loop.call_soon_threadsafe(self._ready, engine)
 
@@ -134,12 +152,16 @@ class Gateway:
         self._watcher = asyncio.get_running_loop().create_task(self._watch(engine))
         log.info("[%5.1f s] ready: serving %s", time.monotonic() - self.began, self.identity.model_name)
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, error: BaseException) -> None:
         self._loaded.set()
         if self.phase != "loading":
             return
-        self.phase, self.failure = "failed", why.splitlines()[0] if why else "unknown"
-        log.error("the engine did not start: %s", self.failure)
+        self.phase, self.failure = "failed", _in_one_line(error)
+        log.error(
+            "the engine did not start: %s",
+            self.failure,
+            exc_info=None if isinstance(error, _WORDED) else error,
+        )
         self.on_end()
 
     async def _watch(self, engine: Engine) -> None:
@@ -173,10 +195,9 @@ class Gateway:
             self.interrupt_all()
 
     def interrupt_all(self) -> None:
-        """Ends every running request with a proper error."""
+        """Ends every running request with a proper error, and those that arrive from now on."""
         dead = self.phase in ("dead", "failed")
-        for scope in list(self.running):
-            scope.interrupt(Dead("the engine died") if dead else ShuttingDown("the server is shutting down"))
+        self.running.close(Dead("the engine died") if dead else ShuttingDown("the server is shutting down"))
 
     @property
     def broken(self) -> bool:

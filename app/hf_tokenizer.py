@@ -25,7 +25,6 @@ class ThreadSafeTokenizer:
         self._backend.no_truncation()
         self._longest = max(len(token) for token in self._backend.get_vocab())
         self._side: Literal["left", "right"] = "left" if tokenizer.truncation_side == "left" else "right"
-        self._chat = getattr(tokenizer, "chat_template", None) is not None
 
     @property
     def max_chars_per_token(self) -> int:
@@ -34,10 +33,6 @@ class ThreadSafeTokenizer:
     @property
     def truncation_side(self) -> Literal["left", "right"]:
         return self._side
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self._chat
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids

@@ -222,6 +222,16 @@ class Settings(BaseSettings):
         asked = self._within("max_encoder_len", self.max_encoder_len, max_positions)
         return asked or self.decoder_positions(max_positions)
 
+    def check_batched_tokens(self, max_model_len: int, max_encoder_len: int) -> None:
+        """SettingsError when one engine step could not take a whole encoder input, or a whole request."""
+        asked = self.max_num_batched_tokens
+        for field, limit in (("max_encoder_len", max_encoder_len), ("max_model_len", max_model_len)):
+            if asked is not None and asked < limit:
+                raise SettingsError(
+                    f"{variable('max_num_batched_tokens')}={asked} is below {variable(field)}={limit}: a"
+                    " request is not split over steps"
+                )
+
     @staticmethod
     def _within(field: str, asked: int | None, max_positions: int) -> int | None:
         if asked is not None and asked > max_positions:

@@ -2,14 +2,15 @@
 
 vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that
 cannot answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only
-`AsyncEngineArgs`, `AsyncLLM` (`generate`, `check_health`, `shutdown`), `SamplingParams`, `RequestOutput` and
-`StatLoggerBase` are used.
+`AsyncEngineArgs`, `AsyncLLM` (`renderer`, `generate`, `check_health`, `do_log_stats`, `get_supported_tasks`,
+`shutdown`), `SamplingParams`, `RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -48,9 +49,10 @@ def start(plan: EnginePlan) -> VllmEngine:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
+    from vllm.utils.gc_utils import freeze_gc_heap
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from app.vllm_serve import LedgerLogger
+    from app.vllm_serve import count_into
 
     on_cpu = current_platform.is_cpu()
     arguments = engine_arguments(plan, checkpoints, on_cpu)
@@ -68,9 +70,12 @@ def start(plan: EnginePlan) -> VllmEngine:
     llm = AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.OPENAI_API_SERVER,
-        stat_loggers=[lambda _config, _index: LedgerLogger(plan.ledger)],
+        stat_loggers=count_into(plan.ledger),
     )
-    return VllmEngine(llm, plan.identity.max_encoder_len)
+    engine = VllmEngine(llm, plan.identity.max_encoder_len)
+    # What was loaded stays; collections while serving need not look through it again.
+    freeze_gc_heap()
+    return engine
 
 
 class VllmEngine:
@@ -79,10 +84,13 @@ class VllmEngine:
     def __init__(self, llm: Any, max_encoder_len: int) -> None:
         from vllm import __version__
         from vllm.exceptions import VLLMClientError
+        from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
         self._llm = llm
+        self._parse = parse_model_prompt
+        self._upkeep: asyncio.Task[None] | None = None
         self._kinds = {True: RequestOutputKind.DELTA, False: RequestOutputKind.FINAL_ONLY}
         self._refused, self._dead = VLLMClientError, EngineDeadError
         model = llm.model_config
@@ -98,19 +106,49 @@ class VllmEngine:
         )
 
     async def check_health(self) -> None:
+        """The first call, which the gateway makes once it is ready, starts the engine's upkeep on its loop."""
+        if self._upkeep is None:
+            self._upkeep = asyncio.get_running_loop().create_task(self._keep())
         try:
             await self._llm.check_health()
         except self._dead as error:
             raise EngineDead("the engine process ended; its own lines above say why") from error
 
     def shutdown(self) -> None:
+        from vllm.utils.async_utils import cancel_task_threadsafe
+
+        if self._upkeep is not None:
+            cancel_task_threadsafe(self._upkeep)
         self._llm.shutdown()
+
+    async def _keep(self) -> None:
+        """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write
+        and empty their lists now and then, as vLLM's own server does.
+        """
+        from vllm import envs
+
+        try:
+            await self._llm.get_supported_tasks()
+        except self._dead:
+            return
+        while True:
+            await asyncio.sleep(envs.VLLM_LOG_STATS_INTERVAL)
+            await self._llm.do_log_stats()
+
+    def _rendered(self, ids: Sequence[int]) -> Any:
+        """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead
+        of in the renderer's one thread, where raw prompts would queue.
+        """
+        renderer = self._llm.renderer
+        prompt = self._parse(self._llm.model_config, {"prompt_token_ids": list(ids)})
+        (rendered,) = renderer.render_cmpl([prompt], renderer.default_cmpl_tok_params)
+        return rendered
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
         started = False
         try:
             outputs = self._llm.generate(
-                {"prompt_token_ids": list(request.encoder_ids)},
+                self._rendered(request.encoder_ids),
                 self._params(request.sampling, request.stream),
                 request.id,
                 session_id=request.session_id,

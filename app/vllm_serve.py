@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
-from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.loggers import StatLoggerBase, load_stat_logger_plugin_factories
 
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
@@ -25,11 +25,38 @@ from plugin.drafts.checkpoint import CheckpointError, resolve
 log = logging.getLogger("app.drafts")
 
 
-class LedgerLogger(StatLoggerBase):
-    """Passes each engine step's draft counters on to a ledger; called by vLLM in the front end's event loop."""
+_ledger: Ledger | None = None
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+
+def count_into(ledger: Ledger) -> list[type[StatLoggerBase]]:
+    """From now on every engine built in this process counts into `ledger`.
+
+    Returns the stat loggers to build the engine with: none where vLLM loads ours by its entry point, which would
+    count every step twice; `ServeLogger` where it is not installed or `VLLM_PLUGINS` leaves it out.
+    """
+    global _ledger
+    _ledger = ledger
+    return [] if ServeLogger in load_stat_logger_plugin_factories() else [ServeLogger]
+
+
+def served_ledger(vllm_config: Any) -> Ledger:
+    """The one ledger of the process, whose engines (one a data-parallel rank) all count into it."""
+    global _ledger
+    if _ledger is None:
+        speculative = vllm_config.speculative_config
+        k = speculative.num_speculative_tokens if speculative is not None else 0
+        _ledger = Ledger(k, Settings.model_fields["stats_window_s"].default)
+    return _ledger
+
+
+class ServeLogger(StatLoggerBase):
+    """Passes each engine step's draft counters on to the process's ledger, in the front end's event loop.
+
+    Entry point of `vllm.stat_logger_plugins`, with the constructor that vLLM calls.
+    """
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self.ledger = served_ledger(vllm_config)
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         spec = scheduler_stats.spec_decoding_stats if scheduler_stats is not None else None
@@ -44,26 +71,6 @@ class LedgerLogger(StatLoggerBase):
 
     def log_engine_initialized(self) -> None:
         """The server says so itself."""
-
-
-_ledger: Ledger | None = None
-
-
-def served_ledger(vllm_config: Any) -> Ledger:
-    """The one ledger of a `vllm serve` process, whose engines (one a data-parallel rank) all count into it."""
-    global _ledger
-    if _ledger is None:
-        speculative = vllm_config.speculative_config
-        k = speculative.num_speculative_tokens if speculative is not None else 0
-        _ledger = Ledger(k, Settings.model_fields["stats_window_s"].default)
-    return _ledger
-
-
-class ServeLogger(LedgerLogger):
-    """Entry point of `vllm.stat_logger_plugins`, with the constructor that vLLM calls."""
-
-    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        super().__init__(served_ledger(vllm_config))
 
 
 @dataclass(frozen=True)

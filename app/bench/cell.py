@@ -13,7 +13,10 @@ from app.bench.arms import Arm
 from app.bench.client import Reply, Sampling, Target
 from app.bench.counters import acceptance
 from app.bench.load import Load
+from app.bench.machine import versions
 from app.bench.prompts import PromptSet
+from app.bench.servers import environment
+from app.settings import PREFIX
 
 Tokenize = Callable[[str], Awaitable[int | None]]
 _SHOWN_ERRORS = 3
@@ -21,13 +24,18 @@ _SHOWN_ERRORS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured together. `warmup` is the number of requests that are in no number."""
+    """What is measured together. `warmup` is the number of requests that are in no number.
+
+    `batch` is the most requests at once of the whole run, which the started server's batch is made for; None:
+    this cell's concurrency.
+    """
 
     arm: Arm
     prompts: PromptSet
     concurrency: int
     warmup: int
     sampling: Sampling
+    batch: int | None = None
 
     @property
     def slug(self) -> str:
@@ -39,6 +47,8 @@ class Cell:
         """Equal only when a measurement may stand for this cell: everything that it depends on, hashed."""
         parts = {
             "arm": self.arm.identity(),
+            "settings": self._settings(),
+            "versions": versions(),
             "prompts": self.prompts.sha256,
             "set": self.prompts.name,
             "concurrency": self.concurrency,
@@ -46,6 +56,15 @@ class Cell:
             "sampling": asdict(self.sampling),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def _settings(self) -> dict[str, str]:
+        """The T5GEMMA_* variables that the arm's server is started with; empty means unset. None of a server
+        that runs already, which does not see them.
+        """
+        if self.arm.url is not None:
+            return {}
+        variables = environment(self.arm, self.batch or self.concurrency)
+        return {name: value for name, value in variables.items() if name.startswith(PREFIX) and value}
 
 
 async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) -> dict[str, Any]:

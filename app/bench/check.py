@@ -27,9 +27,12 @@ not error: in bfloat16 a batch of 1 + K tokens and a single one need not round a
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one K gave; `near_ties` of the differences are rounding."""
+    """What one K gave: `compared` of the `prompts`, for a request may fail with the draft or without;
+    `near_ties` of the differences are rounding.
+    """
 
     k: int
+    prompts: int
     compared: int
     equal: int
     near_ties: int
@@ -39,8 +42,15 @@ class Trial:
 
     @property
     def faithful(self) -> bool:
-        """Every output is the verifier's own, near ties apart, and at least one was compared."""
-        return self.compared > 0 and self.equal + self.near_ties == self.compared
+        """Every prompt was answered, and every output is the verifier's own, near ties apart."""
+        return 0 < self.prompts == self.compared == self.equal + self.near_ties
+
+    def fault(self) -> str:
+        """What is not faithful, in words."""
+        failed, other = self.prompts - self.compared, self.compared - self.equal - self.near_ties
+        parts = [f"{other} of {self.compared}"] if other else []
+        parts += [f"{failed} of {self.prompts} failed"] if failed or not self.prompts else []
+        return f"{' and '.join(parts)} at K={self.k}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0: fits, same output, faster at the best K. 3: other output. 4: not faster at any K."""
+        """0: fits, same output, faster at the best K. 3: other output, or none. 4: not faster at any K."""
         if not all(trial.faithful for trial in self.trials):
             return OUTPUT_DIFFERS
         return FITS if self.best is not None and (self.best.speedup or 0) > 1 else NOT_FASTER
@@ -67,9 +77,9 @@ class Verdict:
         """One line for a person."""
         if self.exit_code == OUTPUT_DIFFERS:
             wrong = [trial for trial in self.trials if not trial.faithful]
-            told = ", ".join(
-                f"{t.compared - t.equal - t.near_ties} of {t.compared} at K={t.k}" for t in wrong
-            )
+            told = ", ".join(trial.fault() for trial in wrong)
+            if all(trial.equal + trial.near_ties == trial.compared for trial in wrong):
+                return f"requests failed: {told}"
             return f"output differs from the verifier's own: {told}"
         if self.best is None or self.best.speedup is None:
             return "output is the verifier's own, but no speed-up could be measured"
@@ -113,21 +123,15 @@ async def check(
     """
     names = ",".join([*(f"draft:{k}" for k in ks), VERIFIER])
     plan = replace(plan, arms=tuple(own_arms(names, {"draft": checkpoint}, verifier)), base=VERIFIER)
-    ties: dict[str, int] = {}
-
-    async def judge(target: Target, records: Mapping[str, dict[str, Any]]) -> None:
-        by_arm = {record["arm"]: record["outputs"] for record in records.values()}
-        if VERIFIER in by_arm:
-            for name, outputs in by_arm.items():
-                ties[name] = await _near_ties(plan, target, by_arm[VERIFIER], outputs)
-
-    report = await measure(plan, store, progress, then=judge)
+    gaps = Gaps(plan, store)
+    report = await measure(plan, store, progress, judge=gaps)
     trials = [
         Trial(
             k=row["k"],
+            prompts=row["prompts"],
             compared=row["equality"]["compared"],
             equal=row["equality"]["equal"],
-            near_ties=ties.get(row["arm"], 0),
+            near_ties=gaps.near_ties(row["arm"]),
             acceptance_rate=(row["acceptance"] or {}).get("acceptance_rate"),
             mean_acceptance_length=(row["acceptance"] or {}).get("mean_acceptance_length"),
             speedup=row["speedup"],
@@ -138,13 +142,62 @@ async def check(
     return Verdict(checkpoints_of(checkpoint, verifier), tuple(trials))
 
 
-async def _near_ties(plan: Plan, target: Target, base: dict[str, Any], arm: dict[str, Any]) -> int:
-    equality = compare(base, arm)
-    if equality.by != "token_ids":
-        return 0
-    count = 0
-    for difference in equality.differences:
-        prompt = plan.sets[0].prompts[difference.prompt]
-        gap = await target.top_two_gap(prompt, plan.sampling, difference.position)
-        count += gap is not None and gap < NEAR_TIE
-    return count
+class Gaps:
+    """How near the verifier's two likeliest tokens are where an arm first leaves it; only the verifier's own
+    server is asked. Kept in the arm's record with the key of the verifier's, so that it is asked once.
+    """
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+        arms = {arm.name: arm for arm in plan.arms}
+        (self._base,) = plan.cells(arms.pop(VERIFIER))
+        self._cells = {name: cell for name, arm in arms.items() for cell in plan.cells(arm)}
+
+    def open(self, records: Mapping[str, dict[str, Any]]) -> bool:
+        """Whether a difference has no gap yet."""
+        base = records.get(self._base.slug)
+        arms = [records[cell.slug] for cell in self._cells.values() if cell.slug in records]
+        return base is not None and any(
+            _gap_of(base, arm, at) is _UNKNOWN for arm in arms for at in _first(base, arm)
+        )
+
+    async def __call__(self, target: Target, records: Mapping[str, dict[str, Any]]) -> None:
+        """Asks for every gap that is not known, and keeps it."""
+        base = records[self._base.slug]
+        for cell in self._cells.values():
+            if (arm := records.get(cell.slug)) is None:
+                continue
+            known = {}
+            for prompt, position in _first(base, arm):
+                gap = _gap_of(base, arm, (prompt, position))
+                if gap is _UNKNOWN:
+                    text = self._plan.sets[0].prompts[prompt]
+                    gap = await target.top_two_gap(text, self._plan.sampling, position)
+                known[f"{prompt}:{position}"] = gap
+            arm["gaps"] = {"verifier": base["key"], "at": known}
+            self._store.keep(cell, arm)
+
+    def near_ties(self, arm: str) -> int:
+        """Differences of the arm that are rounding, from the records."""
+        base, record = self._store.record(self._base), self._store.record(self._cells[arm])
+        if base is None or record is None:
+            return 0
+        gaps = [_gap_of(base, record, at) for at in _first(base, record)]
+        return sum(isinstance(gap, float) and gap < NEAR_TIE for gap in gaps)
+
+
+_UNKNOWN = object()
+
+
+def _first(base: dict[str, Any], arm: dict[str, Any]) -> list[tuple[int, int]]:
+    """Prompt and token position of each first difference; none where only texts can be compared."""
+    equality = compare(base["outputs"], arm["outputs"])
+    return [(at.prompt, at.position) for at in equality.differences] if equality.by == "token_ids" else []
+
+
+def _gap_of(base: dict[str, Any], arm: dict[str, Any], at: tuple[int, int]) -> object:
+    """The gap kept for a difference in logprob, None when the server did not tell; `_UNKNOWN` when it was not
+    asked, or another verifier was.
+    """
+    kept = arm.get("gaps") or {}
+    return kept["at"].get(f"{at[0]}:{at[1]}", _UNKNOWN) if kept.get("verifier") == base["key"] else _UNKNOWN

@@ -3,7 +3,8 @@
     python -m app.bench.gateway_cost [--model FOLDER] [--runs 5]
 
 Both servers run at once with the same dtype, batch size and eager flag, and take turns: 32 streams of 64 tokens, then 8
-requests in one piece. Printed are the medians of the runs with their spread, and the ratios gateway / vllm serve.
+requests in one piece. Printed are the medians of the runs with their spread, and the ratios gateway / vllm serve. A
+stream without output, with an error or with another number of tokens ends it, with the end of both servers' logs.
 """
 
 from __future__ import annotations
@@ -16,18 +17,27 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from app.settings import PREFIX
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 
 STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
 START_S = 300.0
+LOG_LINES = 30
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class BadReply(RuntimeError):
+    """A server answered something that must not be measured."""
 
 
 @dataclass
@@ -42,22 +52,29 @@ class Server:
     whole_rates: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.command,
-            env={**os.environ, **self.env},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    def start(self, folder: Path) -> subprocess.Popen[bytes]:
+        """Starts it in `folder`, where its log goes and no `.env` lies, without the shell's T5GEMMA_* variables."""
+        clean = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+        with self.log(folder).open("wb") as out:
+            return subprocess.Popen(
+                self.command, env={**clean, **self.env}, cwd=folder, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def log(self, folder: Path) -> Path:
+        return folder / f"{self.name.replace(' ', '-')}.log"
 
 
 def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
     """The gateway and plain vLLM for one pair of checkpoints."""
     ports = [_free_port(), _free_port()]
     draft = checkpoints.draft
+    verifier_path, draft_path = (
+        _absolute(checkpoints.verifier.path),
+        _absolute(draft.path) if draft else "none",
+    )
     settings = {
-        "T5GEMMA_MODEL": checkpoints.verifier.path,
-        "T5GEMMA_DRAFT": draft.path if draft else "none",
+        "T5GEMMA_MODEL": verifier_path,
+        "T5GEMMA_DRAFT": draft_path,
         "T5GEMMA_MAX_MODEL_LEN": "512",
         "T5GEMMA_MAX_NUM_SEQS": str(batch),
         "T5GEMMA_KV_CACHE_MEMORY_BYTES": str(1 << 30),
@@ -66,7 +83,7 @@ def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
         "T5GEMMA_ENFORCE_EAGER": "true",
         "T5GEMMA_REQUEST_METRICS": "none",
     }
-    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoints.verifier.path]
+    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", verifier_path]
     stock += [
         "--served-model-name",
         "model",
@@ -80,33 +97,59 @@ def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
     stock += ["--max-num-batched-tokens", "2048"]
     if draft is not None:
         speculative = {
-            "model": draft.path,
+            "model": draft_path,
             "method": "dflash",
             "num_speculative_tokens": checkpoints.k,
         }
         stock += ["--speculative-config", json.dumps(speculative)]
-    ours = [sys.executable, "-m", "uvicorn", "app:main", "--port", str(ports[0]), "--no-access-log"]
+    ours = [sys.executable, "-m", "uvicorn", "app:main", "--app-dir", str(ROOT), "--no-access-log"]
+    ours += ["--port", str(ports[0])]
     return [
         Server("gateway", ours, ports[0], settings),
         Server("vllm serve", [*stock, "--disable-uvicorn-access-log"], ports[1]),
     ]
 
 
-async def _stream(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
+def _absolute(path: str) -> str:
+    """A local folder by its full name, for the servers run elsewhere; a hub id as it is."""
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+async def stream(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
+    """Seconds to the first event of one stream; BadReply unless it says what was asked for."""
     began = time.perf_counter()
     first = 0.0
-    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as reply:
+    lines: list[str] = []
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    async with client.stream("POST", "/v1/completions", json={**body, **options}) as reply:
         reply.raise_for_status()
         async for line in reply.aiter_lines():
-            if not first and line.startswith("data: {"):
-                first = time.perf_counter() - began
+            if line.startswith("data: "):
+                first = first or time.perf_counter() - began
+                lines.append(line.removeprefix("data: "))
+    if not lines or lines.pop() != "[DONE]":
+        raise BadReply("a stream did not end with [DONE]")
+    events = [json.loads(line) for line in lines]
+    for event in events:
+        if "error" in event:
+            raise BadReply(f"a stream holds an error: {event['error']}")
+    if not any(choice["text"] for event in events for choice in event["choices"]):
+        raise BadReply("a stream holds no text")
+    _check_tokens(events[-1])
     return first
 
 
-async def _whole(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
+async def whole(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    """One request in one piece; BadReply unless it says what was asked for."""
     reply = await client.post("/v1/completions", json=body)
     reply.raise_for_status()
-    return float(reply.json()["usage"]["completion_tokens"])
+    _check_tokens(reply.json())
+
+
+def _check_tokens(answer: dict[str, Any]) -> None:
+    tokens = (answer.get("usage") or {}).get("completion_tokens")
+    if tokens != TOKENS:
+        raise BadReply(f"completion_tokens is {tokens}, asked for were {TOKENS}")
 
 
 async def run(server: Server) -> None:
@@ -116,13 +159,12 @@ async def run(server: Server) -> None:
         base_url=f"http://127.0.0.1:{server.port}", timeout=600, limits=limits
     ) as client:
         began = time.perf_counter()
-        times = await asyncio.gather(*[_stream(client, _body(i)) for i in range(STREAMS)])
+        times = await asyncio.gather(*[stream(client, _body(i)) for i in range(STREAMS)])
         server.stream_rates.append(STREAMS / (time.perf_counter() - began))
         server.first.append(statistics.median(times))
         began = time.perf_counter()
-        counts = await asyncio.gather(*[_whole(client, _body(i)) for i in range(WHOLE)])
+        await asyncio.gather(*[whole(client, _body(i)) for i in range(WHOLE)])
         server.whole_rates.append(WHOLE / (time.perf_counter() - began))
-        assert set(counts) == {TOKENS}, f"{server.name} generated {sorted(set(counts))} tokens, not {TOKENS}"
 
 
 def _body(number: int) -> dict[str, Any]:
@@ -142,14 +184,14 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise SystemExit(f"{server.name} ended with exit code {process.returncode}")
+            raise BadReply(f"{server.name} ended with exit code {process.returncode}")
         try:
             if httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=2).status_code == 200:
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.5)
-    raise SystemExit(f"{server.name} was not ready after {START_S:g} s")
+    raise BadReply(f"{server.name} was not ready after {START_S:g} s")
 
 
 def report(ours: Server, stock: Server) -> str:
@@ -178,19 +220,38 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
     both = servers(resolve(arguments.model, None, None, None), arguments.batch)
+    folder = Path(tempfile.mkdtemp(prefix="gateway-cost-"))
+    try:
+        measure(both, arguments.runs, folder)
+    except (BadReply, httpx.HTTPError) as error:
+        for server in both:
+            if server.log(folder).exists():
+                print(f"--- {server.log(folder)}, its end", file=sys.stderr)
+                print(tail(server.log(folder)), file=sys.stderr)
+        raise SystemExit(f"{type(error).__name__}: {error}") from None
+    print(report(*both))
+    print(f"logs: {folder}")
+
+
+def measure(both: Sequence[Server], runs: int, folder: Path) -> None:
+    """Starts both, gives each a turn that does not count, then `runs` turns in changing order."""
     with ExitStack() as stack:
         for server in both:
-            process = server.start()
+            process = server.start(folder)
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
             _wait(server, process)
         for server in both:
             asyncio.run(run(server))
             server.stream_rates, server.whole_rates, server.first = [], [], []
-        for number in range(arguments.runs):
+        for number in range(runs):
             for server in both if number % 2 else reversed(both):
                 asyncio.run(run(server))
-        print(report(*both))
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,7 +40,14 @@ class Plan:
     def cells(self, arm: Arm) -> list[Cell]:
         """The arm's cells in the order in which they are measured."""
         return [
-            Cell(arm, prompts, at_once, warmups(self.warmup, at_once), self.sampling)
+            Cell(
+                arm,
+                prompts,
+                at_once,
+                warmups(self.warmup, at_once),
+                self.sampling,
+                max(self.concurrency),
+            )
             for prompts in self.sets
             for at_once in self.concurrency
         ]
@@ -56,8 +63,14 @@ class Progress(Protocol):
         """So many of the plan's requests are done, or need not be done."""
 
 
-Measured = Callable[[Target, Mapping[str, dict[str, Any]]], Awaitable[None]]
-"""Called while an arm's server still runs, with the records so far by cell slug."""
+class Judge(Protocol):
+    """Who asks the base arm's server about the other arms' outputs, and keeps the answers in their records."""
+
+    def open(self, records: Mapping[str, dict[str, Any]]) -> bool:
+        """Whether the records, by cell slug, leave anything to ask."""
+
+    async def __call__(self, target: Target, records: Mapping[str, dict[str, Any]]) -> None:
+        """Asks it; `target` is the base arm."""
 
 
 async def measure(
@@ -65,7 +78,7 @@ async def measure(
     store: Store,
     progress: Progress,
     tokenize: Tokenize | None = None,
-    then: Measured | None = None,
+    judge: Judge | None = None,
     fresh: bool = False,
 ) -> dict[str, Any]:
     """Measures every cell that the store does not have whole, and gives the report.
@@ -75,7 +88,8 @@ async def measure(
         store: where records and `report.json` go; the report is there after every cell, marked partial.
         progress: told of every stage and request.
         tokenize: counts tokens where a server gives no usage; None asks the server's own /tokenize.
-        then: called after the cells of each arm that was measured, before its server ends.
+        judge: called after the cells of the base arm, which has to be the last one, before its server ends;
+            the server is started for it alone when the cells are there already.
         fresh: measure what the store already has, too.
 
     Raises:
@@ -92,8 +106,9 @@ async def measure(
         progress.advance(sum(len(cell.prompts.prompts) for cell in plan.cells(arm) if cell not in wanted))
         if done:
             log.info("arm %s: %d of %d cells are there already", arm.name, done, done + len(wanted))
-        if wanted:
-            await _arm(plan, arm, wanted, store, records, progress, tokenize, then)
+        asked = judge if judge is not None and arm.name == plan.base else None
+        if wanted or (asked is not None and asked.open(records)):
+            await _arm(plan, arm, wanted, store, records, progress, tokenize, asked)
     return _report(plan, store, records)
 
 
@@ -105,7 +120,7 @@ async def _arm(
     records: dict[str, dict[str, Any]],
     progress: Progress,
     tokenize: Tokenize | None,
-    then: Measured | None,
+    judge: Judge | None,
 ) -> None:
     progress.stage(f"{arm.name}: asking {arm.url}" if arm.url else f"{arm.name}: starting its server")
     server_log = store.logs / f"{arm.slug}.log"
@@ -114,13 +129,13 @@ async def _arm(
             serving(arm, max(plan.concurrency), server_log, plan.start_timeout_s) as url,
             http_client(url, own=arm.url is None) as client,
         ):
-            target = await Target.find(client, cells[0].prompts.prompts[0])
+            target = await Target.find(client, plan.sets[0].prompts[0])
             for cell in cells:
                 progress.stage(f"{arm.name} · {cell.prompts.name} · concurrency {cell.concurrency}")
                 await _cell(cell, target, store, records, progress, tokenize)
                 _report(plan, store, records)
-            if then is not None:
-                await then(target, records)
+            if judge is not None:
+                await judge(target, records)
     except httpx.HTTPError as error:
         raise BenchError(f"arm {arm.name}: its server was lost: {error!r}") from None
 

@@ -11,7 +11,7 @@ from app.bench.equality import compare
 from app.bench.machine import hardware, versions
 
 SCHEMA = 1
-_NOT_IN_ROWS = {"key", "outputs", "drafts", "server", "model"}
+_NOT_IN_ROWS = {"key", "outputs", "gaps", "drafts", "server", "model"}
 _OF_DRAFTS = (
     "family",
     "k",

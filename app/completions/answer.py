@@ -114,11 +114,14 @@ class Answer(Response):
 
 
 def _chain(error: BaseException) -> str:
-    """An exception and its causes in one line, with the place where the innermost arose."""
-    parts = [f"{type(error).__name__}: {error}"]
-    while error.__cause__ is not None:
-        error = error.__cause__
-        parts.append(f"{type(error).__name__}: {error}")
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return " <- ".join(parts) + where
+    """The types of an exception and its causes, and the frames of each; no message, for it may quote a
+    prompt.
+    """
+    parts = []
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        where = ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+        parts.append(f"{type(cause).__name__} ({where})" if where else type(cause).__name__)
+        cause = cause.__cause__
+    return " <- ".join(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from app.completions.metrics import Level, RequestMetrics, request_metrics
 from app.completions.protocol import CompletionRequest
-from app.completions.reply import Choice, LogprobWriter
+from app.completions.reply import Choice, LogprobWriter, plain, wire
 from app.completions.run import Job
 from app.engine import Sample, SpecMetrics, Step, Timing
 
@@ -37,17 +37,31 @@ class ChoiceWriter:
         """One choice for each sample of the step that has something to say."""
         if step.timing is not None:
             self._timing = step.timing
-        return [choice for sample in step.samples if (choice := self._one(prompt, sample)) is not None]
+        return [self._choice(prompt, sample) for sample in step.samples if self._count(prompt, sample)]
 
-    def _one(self, prompt: int, sample: Sample) -> Choice | None:
-        index = prompt * self._job.sampling.n + sample.index
+    def write_json(self, prompt: int, step: Step) -> list[tuple[int, bytes]]:
+        """The same as pairs of choice index and JSON, for events."""
+        if not self._plain:
+            return [(choice.index, wire(choice)) for choice in self.write(prompt, step)]
+        if step.timing is not None:
+            self._timing = step.timing
+        return [(s.index, plain(s.index, s)) for s in step.samples if self._count(prompt, s)]
+
+    def _index(self, prompt: int, sample: Sample) -> int:
+        return prompt * self._job.sampling.n + sample.index
+
+    def _count(self, prompt: int, sample: Sample) -> bool:
+        """Keeps the sample's numbers; whether it has something to say."""
         if not sample.token_ids and not sample.text and sample.finish_reason is None:
-            return None
-        self.tokens[index] += len(sample.token_ids)
+            return False
+        self.tokens[self._index(prompt, sample)] += len(sample.token_ids)
         if sample.spec is not None:
             self._spec.append(sample.spec)
+        return True
+
+    def _choice(self, prompt: int, sample: Sample) -> Choice:
         choice = Choice.model_construct(
-            index=index,
+            index=self._index(prompt, sample),
             text=sample.text,
             logprobs=None,
             finish_reason=sample.finish_reason,
@@ -78,10 +92,12 @@ class ChoiceWriter:
 
     def only_prompts(self) -> list[Choice]:
         """The choices of echo with max_tokens 0, for which the engine has nothing to do."""
+        return [choice for prompt, step in self.empty_steps() for choice in self.write(prompt, step)]
+
+    def empty_steps(self) -> list[tuple[int, Step]]:
+        """What stands for the engine's output where nothing is to be generated."""
         samples = [Sample(i, "", (), finish_reason="length") for i in range(self._job.sampling.n)]
-        return [
-            choice for prompt in range(len(self._job.prompts)) for choice in self.write(prompt, Step(samples))
-        ]
+        return [(prompt, Step(samples)) for prompt in range(len(self._job.prompts))]
 
     def metrics(self) -> RequestMetrics | None:
         """The request's own metrics, when everything was written."""

@@ -188,7 +188,7 @@ class CompletionRequest(Model):
     add_special_tokens: bool = True
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    request_id: str | None = Field(None, max_length=256)
+    request_id: str | None = Field(None, pattern=r"^[!-~]{1,256}$")
     session_id: str | None = Field(None, max_length=256)
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None

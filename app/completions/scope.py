@@ -18,13 +18,26 @@ from starlette.types import Receive
 from app.errors import ApiError, ClientGone, Deadline
 
 
+class Running(set["RequestScope"]):
+    """The server's live scopes. Once closed for a reason, a later scope is refused with it as it is entered."""
+
+    closed: ApiError | None = None
+
+    def close(self, reason: ApiError) -> None:
+        """Ends every live scope and all that would follow."""
+        self.closed = reason
+        for scope in list(self):
+            scope.interrupt(reason)
+
+
 class RequestScope:
     """`async with RequestScope(...)`: raises the reason (an ApiError) in place of the cancellation it
     caused."""
 
-    def __init__(self, receive: Receive, deadline_s: float, running: set[RequestScope]) -> None:
-        """`receive` must have delivered the whole body already; `running` is the server's set of live
-        scopes."""
+    def __init__(self, receive: Receive | None, deadline_s: float, running: Running) -> None:
+        """`receive`, which must have delivered the whole body already, tells when the client leaves; None
+        where the scope's own body reads from the client.
+        """
         self._receive = receive
         self._deadline_s = deadline_s
         self._running = running
@@ -32,6 +45,8 @@ class RequestScope:
         self._done = False
 
     async def __aenter__(self) -> Self:
+        if self._running.closed is not None:
+            raise self._running.closed
         task = asyncio.current_task()
         assert task is not None
         self._task = task
@@ -39,7 +54,7 @@ class RequestScope:
         loop = asyncio.get_running_loop()
         message = f"the request took longer than {self._deadline_s:g} s (T5GEMMA_REQUEST_TIMEOUT_S)"
         self._timer = loop.call_later(self._deadline_s, self.interrupt, Deadline(message))
-        self._watcher = loop.create_task(self._watch_client())
+        self._watcher = None if self._receive is None else loop.create_task(self._watch_client(self._receive))
         return self
 
     def interrupt(self, reason: ApiError) -> None:
@@ -48,8 +63,8 @@ class RequestScope:
             self._reason = reason
             self._task.cancel()
 
-    async def _watch_client(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+    async def _watch_client(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
             pass
         self.interrupt(ClientGone("the client closed the connection"))
 
@@ -58,7 +73,8 @@ class RequestScope:
     ) -> None:
         self._done = True
         self._timer.cancel()
-        self._watcher.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
         self._running.discard(self)
         if self._reason is None:
             return

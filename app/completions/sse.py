@@ -16,7 +16,7 @@ from starlette.types import Send
 
 from app.completions.choices import ChoiceWriter
 from app.completions.protocol import CompletionRequest
-from app.completions.reply import Choice, Completion, usage_of, wire
+from app.completions.reply import Completion, usage_of, wire
 from app.completions.run import Job, steps_of
 from app.engine import Engine, EngineFailure
 from app.errors import ApiError, ClientGone, envelope
@@ -41,9 +41,9 @@ class Frames:
         self._shared = Completion(**shared, choices=[])
         self._head = b"data: " + json.dumps(shared, separators=(",", ":")).encode()[:-1] + b',"choices":['
 
-    def chunk(self, choice: Choice, usage: bytes = b"") -> bytes:
-        """One choice; `usage` is what follows the choices, such as `,"usage":null`."""
-        return self._head + wire(choice) + b"]" + usage + b"}\n\n"
+    def chunk(self, choice: bytes, usage: bytes = b"") -> bytes:
+        """One choice, as JSON; `usage` is what follows the choices, such as `,"usage":null`."""
+        return b"%b%b]%b}\n\n" % (self._head, choice, usage)
 
     def last(self, job: Job, writer: ChoiceWriter) -> bytes:
         """The chunk without choices that carries the request's usage and metrics."""
@@ -71,11 +71,12 @@ class EventStream:
     async def run(self, engine: Engine) -> None:
         """From the engine's first output to `[DONE]`."""
         if self._job.sampling.max_tokens == 0:
-            await self._send_choices(self._writer.only_prompts())
+            for prompt, step in self._writer.empty_steps():
+                await self._send_choices(self._writer.write_json(prompt, step))
         else:
             async with steps_of(engine, self._job) as steps:
                 async for prompt, step in steps:
-                    if choices := self._writer.write(prompt, step):
+                    if choices := self._writer.write_json(prompt, step):
                         await self._send_choices(choices)
         if not self.started:
             raise EngineFailure("the engine ended the request without an output")
@@ -93,11 +94,11 @@ class EventStream:
         except TimeoutError:
             log.warning("%s: the client did not read the end of its stream", self._job.id)
 
-    async def _send_choices(self, choices: Iterable[Choice]) -> None:
+    async def _send_choices(self, choices: Iterable[tuple[int, bytes]]) -> None:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        events = b"".join([self._frames.chunk(choice, self._usage(choice.index)) for choice in choices])
+        events = b"".join([self._frames.chunk(choice, self._usage(index)) for index, choice in choices])
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
     def _usage(self, choice: int) -> bytes:

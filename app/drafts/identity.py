@@ -79,13 +79,16 @@ class Identity:
             max_positions=facts.max_positions,
             checkpoint_dtype=facts.dtype,
         )
+        max_model_len = settings.decoder_positions(facts.max_positions)
+        max_encoder_len = settings.encoder_tokens(facts.max_positions)
+        settings.check_batched_tokens(max_model_len, max_encoder_len)
         served = (draft or facts).name.rsplit("/", 1)[-1]
         common: dict[str, Any] = {
             "served_model_names": settings.served_model_name or (served,),
             "verifier": verifier,
             "dtype": settings.dtype,
-            "max_model_len": settings.decoder_positions(facts.max_positions),
-            "max_encoder_len": settings.encoder_tokens(facts.max_positions),
+            "max_model_len": max_model_len,
+            "max_encoder_len": max_encoder_len,
             "max_num_seqs": settings.max_num_seqs,
         }
         if draft is None:

@@ -33,13 +33,21 @@ class Counts:
         self.proposed = self.proposed or [0] * self.k
         self.accepted = self.accepted or [0] * self.k
 
-    def add(self, other: Counts) -> None:
-        self.drafts += other.drafts
-        self.draft_tokens += other.draft_tokens
-        self.accepted_tokens += other.accepted_tokens
-        for i in range(self.k):
-            self.proposed[i] += other.proposed[i]
-            self.accepted[i] += other.accepted[i]
+    def add(
+        self,
+        drafts: int,
+        draft_tokens: int,
+        accepted_tokens: int,
+        proposed: Sequence[int],
+        accepted: Sequence[int],
+    ) -> None:
+        """Adds sums in place; the position lists may be shorter or longer than K."""
+        self.drafts += drafts
+        self.draft_tokens += draft_tokens
+        self.accepted_tokens += accepted_tokens
+        for mine, others in ((self.proposed, proposed), (self.accepted, accepted)):
+            for i in range(min(self.k, len(others))):
+                mine[i] += others[i]
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -101,20 +109,12 @@ class Ledger:
         accepted: Sequence[int],
     ) -> None:
         """One engine step's sums; the position lists may be shorter or longer than K."""
-        step = Counts(
-            self.k,
-            drafts,
-            draft_tokens,
-            accepted_tokens,
-            _fitted(proposed, self.k),
-            _fitted(accepted, self.k),
-        )
-        self._lifetime.add(step)
         number = int(self._clock() / self._slice_s)
         if not self._slices or self._slices[-1][0] != number:
             self._slices.append((number, Counts(self.k)))
             self._forget(number)
-        self._slices[-1][1].add(step)
+        for counts in (self._lifetime, self._slices[-1][1]):
+            counts.add(drafts, draft_tokens, accepted_tokens, proposed, accepted)
 
     def _forget(self, now: int) -> None:
         while self._slices and self._slices[0][0] <= now - BUCKETS:
@@ -129,13 +129,15 @@ class Ledger:
         self._forget(int(self._clock() / self._slice_s))
         total = Counts(self.k)
         for _, counts in self._slices:
-            total.add(counts)
+            total.add(
+                counts.drafts,
+                counts.draft_tokens,
+                counts.accepted_tokens,
+                counts.proposed,
+                counts.accepted,
+            )
         return total
 
 
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
-
-
-def _fitted(values: Sequence[int], k: int) -> list[int]:
-    return [*values[:k], *([0] * (k - len(values)))]

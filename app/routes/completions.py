@@ -40,8 +40,7 @@ router = APIRouter(tags=["completions"])
 )
 async def create_completion(request: Request, server: Server) -> Response:
     """Text for each prompt; the prompt is the encoder's input."""
-    engine = server.engine()
-    body = await read(request, CompletionRequest)
+    engine, body = await read(request, server, CompletionRequest)
     check_model(server, body.model)
     rules.check(body, engine.facts)
     return Answer(server, engine, body, body.request_id or request.state.request_id)

@@ -7,8 +7,11 @@ from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
-from app.errors import NotFound, NotJson
+from app.completions.scope import RequestScope
+from app.engine import Engine
+from app.errors import ClientGone, NotFound, NotJson
 from app.gateway import Gateway
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -21,15 +24,29 @@ def _gateway(request: Request) -> Gateway:
 Server = Annotated[Gateway, Depends(_gateway)]
 
 
-async def read(request: Request, model: type[Body]) -> Body:
-    """The body as `model`, parsed and checked in one pass; NotJson for another content type than JSON's.
+async def read(request: Request, server: Gateway, model: type[Body]) -> tuple[Engine, Body]:
+    """The engine, and the body as `model`, parsed and checked in one pass.
 
-    FastAPI's own body parameter would parse twice, answer 422, and take NaN for a number.
+    FastAPI's own body parameter would parse twice, answer 422, and take NaN for a number. A client may send
+    half a body and stall, so reading has the request's deadline and ends with the server; the engine is asked
+    for again afterwards, since it may be gone by then.
+
+    Raises:
+        NotJson: another content type than JSON's.
+        Deadline, ShuttingDown, Dead: the body did not arrive in time.
+        Loading, ShuttingDown, Dead: no engine to serve with.
+        ClientGone: the client left before its end.
     """
+    server.engine()
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise NotJson(f"Content-Type must be application/json, got {kind[:64]!r}")
-    return model.model_validate_json(await request.body())
+    async with RequestScope(None, server.settings.request_timeout_s, server.running):
+        try:
+            raw = await request.body()
+        except ClientDisconnect:
+            raise ClientGone("the client closed the connection") from None
+    return server.engine(), model.model_validate_json(raw)
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from app.errors import (
     ApiError,
     BadRequest,
     BodyTooLarge,
+    Deadline,
     Loading,
     NotFound,
     NotJson,
@@ -20,7 +21,7 @@ from app.errors import (
 from app.routes.parts import Server, body_schema, check_model, read
 
 router = APIRouter(tags=["tokenizer"])
-_ERRORS = documented(BadRequest, Unauthorized, NotFound, BodyTooLarge, NotJson, ApiError, Loading)
+_ERRORS = documented(BadRequest, Unauthorized, NotFound, BodyTooLarge, NotJson, ApiError, Loading, Deadline)
 
 
 class TokenizeRequest(Model):
@@ -52,8 +53,7 @@ class DetokenizeReply(Model):
 @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest), responses=_ERRORS)
 async def tokenize(request: Request, server: Server) -> TokenizeReply:
     """Ids of a text."""
-    engine = server.engine()
-    body = await read(request, TokenizeRequest)
+    engine, body = await read(request, server, TokenizeRequest)
     check_model(server, body.model)
     ids = await server.prompts.encode(engine.tokenizer, body.prompt, body.add_special_tokens)
     return TokenizeReply(
@@ -68,8 +68,7 @@ async def tokenize(request: Request, server: Server) -> TokenizeReply:
 @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=_ERRORS)
 async def detokenize(request: Request, server: Server) -> DetokenizeReply:
     """The text of ids, special tokens included."""
-    engine = server.engine()
-    body = await read(request, DetokenizeRequest)
+    engine, body = await read(request, server, DetokenizeRequest)
     check_model(server, body.model)
     size = engine.facts.vocab_size
     if body.tokens and max(body.tokens) >= size:

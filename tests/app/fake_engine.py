@@ -37,7 +37,6 @@ class FakeTokenizer:
 
     max_chars_per_token = 4
     truncation_side: Literal["left", "right"] = "right"
-    has_chat_template = False
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]

@@ -36,7 +36,9 @@ def test_serve(served: dict[str, Any]) -> None:
     assert (settings.draft, settings.max_model_len, settings.enforce_eager) == (place, 64, True)
 
 
-def test_flags_left_out_leave_the_environment(served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_left_out_leave_the_environment(
+    served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("T5GEMMA_K", "3")
     cli.main(["serve"])
     assert os.environ["T5GEMMA_K"] == "3"

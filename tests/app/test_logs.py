@@ -55,3 +55,21 @@ def test_json_lines() -> None:
         200,
         "info",
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after", [0, 2])
+async def test_no_prompt_of_an_exception(caplog: pytest.LogCaptureFixture, stream: bool, after: int) -> None:
+    """E16: an exception that quotes prompt and stop, and its cause, are told by type and place alone."""
+    caplog.set_level(logging.DEBUG)
+    failure = RuntimeError(f"cannot do {MARKERS[0]}")
+    failure.__cause__ = KeyError(MARKERS[1])
+    engine = FakeEngine(failure=failure, fail_after=after)
+    async with served(engine) as client:
+        reply = await complete(client, MARKERS[0], stop=[MARKERS[1]], stream=stream)
+        told = reply.text + (await client.get("/metrics")).text
+    formatter = logging.Formatter()
+    lines = "\n".join(formatter.format(record) for record in caplog.records)
+    for marker in MARKERS:
+        assert marker not in lines and marker not in told
+    assert "RuntimeError (" in lines and "<- KeyError" in lines and "fake_engine.py:" in lines

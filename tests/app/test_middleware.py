@@ -115,3 +115,17 @@ async def test_request_ids() -> None:
             assert len(reply.headers["x-request-id"]) == 32
         reply = await complete(client, prompt="")
         assert reply.headers["x-request-id"]
+
+
+async def test_refusals_are_counted() -> None:
+    """A 401 and a 413 are in the HTTP metric as other replies are."""
+    async with served(api_keys=("one",), max_body_bytes=100) as client:
+        assert (await complete(client)).status_code == 401
+        big = await client.post(
+            "/v1/completions", json={"prompt": "x" * 200}, headers={"Authorization": "Bearer one"}
+        )
+        assert big.status_code == 413
+        lines = (await client.get("/metrics")).text.splitlines()
+    for status in (401, 413):
+        labels = f'{{handler="/v1/completions",method="POST",status="{status}"}}'
+        assert any(line.endswith(f"http_requests_total{labels} 1.0") for line in lines)

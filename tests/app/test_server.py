@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -51,8 +52,6 @@ class Server:
 @contextmanager
 def server(grace: float = 1, **fake: Any) -> Iterator[Server]:
     """A server on a free port; it is killed if the test leaves it running."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -115,6 +114,20 @@ def test_grace_ends() -> None:
         assert running.end() in (0, -signal.SIGTERM)
 
 
+def test_half_a_body_does_not_hold_the_server() -> None:
+    """E10: a client that stalls in its body is ended by the grace time too."""
+    with server(grace=0.3) as running:
+        running.wait_for("/ready", 200)
+        address = httpx.URL(running.url)
+        with socket.create_connection((address.host, address.port or 0), timeout=10) as stalled:
+            head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+            stalled.sendall(f'{head}Content-Type: application/json\r\n\r\n{{"prompt"'.encode())
+            time.sleep(0.3)
+            running.signal()
+            assert b" 503 " in stalled.recv(65536).splitlines()[0]
+            assert running.end(10) in (0, -signal.SIGTERM)
+
+
 def test_second_signal_forces() -> None:
     """E10"""
     with server(grace=30, delay_s=0.1) as running:
@@ -144,7 +157,7 @@ def test_failed_start_ends_the_process() -> None:
     with server(fail_start=True) as running:
         assert running.end() == 1
         assert "the engine did not start: RuntimeError: no such weights\n" in running.log
-        assert "second line" not in running.log
+        assert "Traceback" in running.log and "in start" in running.log
 
 
 def test_dead_engine_ends_the_process() -> None:

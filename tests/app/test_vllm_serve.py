@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app import vllm_serve
-from app.vllm_serve import DraftsPlugin, ServeLogger, served
+from app.drafts.ledger import Ledger
+from app.vllm_serve import DraftsPlugin, ServeLogger, count_into, served
 from plugin.drafts.checkpoint import DEMO
 
 
@@ -37,7 +39,7 @@ def running(model: str, draft: str | None, k: int = 3) -> Any:
 async def _client(config: Any) -> TestClient:
     app, plugin = FastAPI(), DraftsPlugin()
     plugin.attach_router(app)
-    await plugin.init_state(SimpleNamespace(vllm_config=config), app.state, SimpleNamespace())
+    await plugin.init_state(SimpleNamespace(vllm_config=config), app.state, Namespace())
     return TestClient(app)
 
 
@@ -78,6 +80,18 @@ def test_counters_of_all_engines_arrive_in_the_one_ledger() -> None:
     lifetime = browser.get("/drafts/stats").json()["lifetime"]
     assert (lifetime["drafts"], lifetime["draft_tokens"], lifetime["accepted_tokens"]) == (4, 12, 8)
     assert [p["accepted"] for p in lifetime["per_position"]] == [4, 2, 2]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_gateway_counts_every_step_once(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the entry point vLLM makes the logger, without it the gateway gives it; either way into its own ledger."""
+    by_entry_point: list[Any] = [ServeLogger] if installed else []
+    monkeypatch.setattr(vllm_serve, "load_stat_logger_plugin_factories", lambda: list(by_entry_point))
+    ledger, config = Ledger(3, 60), running(str(DEMO / "verifier"), str(DEMO / "dflash"))
+    made = [factory(config, 0) for factory in [*count_into(ledger), *by_entry_point]]
+    for logger in made:
+        logger.record(step(2, 6, 4, [2, 2, 2], [2, 1, 1]), None)
+    assert (len(made), ledger.lifetime().drafts, ledger.lifetime().accepted) == (1, 2, [2, 1, 1])
 
 
 def test_b23_without_a_draft_everything_is_empty() -> None:

@@ -18,6 +18,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import pytest
+from filelock import FileLock
 
 from tests.reference.fit import fit_draft
 from tests.reference.greedy import GreedyReference
@@ -54,11 +55,15 @@ def fitted(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Path]:
     """`fitted(name)`: folder of the draft `SPECS[name]` fitted to the 50 answers: right a third of the time."""
-    folder = tmp_path_factory.mktemp("fitted")
+    base = tmp_path_factory.getbasetemp()
+    # Workers of one run fit each draft once: their folders lie side by side.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fitted"
+    folder.mkdir(exist_ok=True)
 
     def make(name: str) -> Path:
-        if not (folder / name).exists():
-            fit_draft(folder / name, SPECS[name], verifier, reference, prompts, NEW_TOKENS, steps=200)
+        with FileLock(folder / f"{name}.lock"):
+            if not (folder / name).exists():
+                fit_draft(folder / name, SPECS[name], verifier, reference, prompts, NEW_TOKENS, steps=200)
         return folder / name
 
     return make

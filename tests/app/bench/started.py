@@ -1,8 +1,8 @@
 """`uvicorn tests.app.bench.started:app`: a scripted server that a benchmark starts as if it were the gateway.
 
 It obeys the T5GEMMA_* variables that make an arm: without a draft a chunk takes BASE_MS and brings one token,
-with one it takes DRAFT_MS and brings 1 + K // 2. WRONG changes a token of every draft's output, FAIL ends the
-process at once, FORK leaves a child behind.
+with one it takes DRAFT_MS and brings 1 + K // 2. WRONG changes a token of every draft's output, REFUSE is the
+beginning of prompts that a draft fails, FAIL ends the process at once, FORK leaves a child behind.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def script_of(settings: Mapping[str, str]) -> Script:
     per_chunk = 1 + k // 2
     delay = float(os.environ.get("BASE_MS" if alone else "DRAFT_MS", "4")) / 1000
     wrong = bool(os.environ.get("WRONG")) and not alone
+    refused = os.environ.get("REFUSE")
     return Script(
         delays_s=lambda number: [delay] * (TOKENS // per_chunk),
         tokens_per_chunk=per_chunk,
@@ -47,6 +48,7 @@ def script_of(settings: Mapping[str, str]) -> Script:
         k=k,
         accepted=k // 2,
         family=None if alone else "dflash",
+        refuse=lambda prompt: "no" if k and refused and prompt.startswith(refused) else None,
         gap=float(os.environ.get("GAP", "5")),
     )
 

@@ -15,6 +15,10 @@ import pytest
 
 from app import cli
 from app.bench import grid, servers
+from app.bench.arms import Arm, own_arms
+from app.bench.cell import Cell
+from app.bench.client import Sampling, Target
+from app.bench.prompts import PLACE, PromptSet
 from tests.app.bench.scripted import Script, running
 from tests.app.bench.started import in_a_thread
 from tests.plugin.drafts.folders import write_pair
@@ -222,3 +226,74 @@ def test_check_chooses_its_ks(pair: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(*CHECK, "--num-prompts", "1") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "1/1" in line]
     assert [line.split()[1] for line in lines] == ["1", "3", "7"]
+
+
+def served_arms(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the arms whose servers are started from now on, as they are."""
+    started: list[str] = []
+
+    def counted(arm: Any, *rest: Any) -> Any:
+        started.append(arm.name)
+        return in_a_thread(arm, *rest)
+
+    monkeypatch.setattr(grid, "serving", counted)
+    return started
+
+
+def test_check_keeps_near_ties(
+    pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that has all records needs no server; another K is judged by the verifier, not by its draft."""
+    monkeypatch.setenv("WRONG", "1")
+    monkeypatch.setenv("GAP", "0.05")
+    # One chunk a token makes a draft no faster; what counts here is that the output counts as the verifier's.
+    assert run(*CHECK, "--k", "7", "--out", "out") == 0
+    started = served_arms(monkeypatch)
+    assert run(*CHECK, "--k", "7", "--out", "out") == 0 and started == []
+    assert "output is the verifier's own; K=7" in capsys.readouterr().out.replace("\n", " ")
+    asked: list[bool] = []
+
+    async def gap(target: Target, *rest: Any) -> float:
+        asked.append(target.drafts["family"] is None)
+        return 0.05
+
+    monkeypatch.setattr(Target, "top_two_gap", gap)
+    run(*CHECK, "--k", "5,7", "--out", "out")
+    assert started == ["draft:5", "verifier"] and asked == [True] * 3
+    assert "output is the verifier's own" in capsys.readouterr().out.replace("\n", " ")
+    (pair / "out" / "cells" / "verifier.mine.c1.json").unlink()
+    run(*CHECK, "--k", "7", "--out", "out")
+    assert started == ["draft:5", "verifier", "verifier"] and len(asked) == 3
+
+
+def test_check_counts_failed_requests(
+    pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One good answer of many is no proof: every prompt has to be answered, with the draft and without."""
+    monkeypatch.setenv("REFUSE", "prompt x")
+    assert run(*CHECK, "--k", "7") == 3
+    assert "requests failed: 2 of 3 failed at K=7" in capsys.readouterr().out
+
+
+def test_key_holds_what_the_server_is_started_with(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another dtype, batch or version is another measurement; a key or a running server's is not."""
+    (own,) = own_arms("verifier", {}, str(pair / "verifier"))
+    prompts = PromptSet("made", "here", PLACE, ("a",))
+
+    def key(arm: Arm = own, batch: int = 1) -> str:
+        return Cell(arm, prompts, 1, 1, Sampling(), batch).key
+
+    other = Arm("x", url="http://server")
+    first, elsewhere = key(), key(other)
+    keys = {first, key(batch=4)}
+    for name, value in (("DTYPE", "float32"), ("ENFORCE_EAGER", "true"), ("MAX_NUM_SEQS", "2")):
+        with monkeypatch.context() as changed:
+            changed.setenv(f"T5GEMMA_{name}", value)
+            keys.add(key())
+            assert key(other) == elsewhere
+    assert len(keys) == 5
+    for name, value in (("API_KEYS", "secret"), ("DTYPE", "")):
+        monkeypatch.setenv(f"T5GEMMA_{name}", value)
+    assert key() == first
+    monkeypatch.setattr("app.bench.cell.versions", lambda: {"vllm": "1"})
+    assert key() != first

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from app.completions.scope import RequestScope
 from app.engine import InvalidRequest
+from app.errors import ShuttingDown
 from tests.app.asgi_client import Connection
 from tests.app.conftest import build, complete, events, ready, served
 from tests.app.fake_engine import FakeEngine
@@ -157,3 +159,65 @@ async def test_slow_reader_holds_up_nobody() -> None:
         await quick.end()
         await until(lambda: app.state.gateway.admission.in_flight == 0)
         await slow.leave()
+
+
+HALF = [
+    ("/v1/completions", {"prompt": "Hi"}),
+    ("/tokenize", {"prompt": "Hi"}),
+    ("/detokenize", {"tokens": [5]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), HALF)
+async def test_stalled_body_has_a_deadline(path: str, body: dict[str, Any]) -> None:
+    """E10: half a body does not hold a request for ever."""
+    async with ready(build(FakeEngine(), request_timeout_s=0.05)) as app:
+        connection = Connection(app, body, path, stalls=True)
+        await connection.end()
+        assert connection.status == 504 and not app.state.gateway.running
+
+
+@pytest.mark.parametrize(("path", "body"), HALF)
+async def test_stalled_body_ends_with_the_grace(path: str, body: dict[str, Any]) -> None:
+    """E10: the drain reaches a body that is still being read."""
+    async with ready(build(FakeEngine(), shutdown_grace_s=0.05)) as app:
+        connection = Connection(app, body, path, stalls=True)
+        await until(lambda: bool(app.state.gateway.running))
+        app.state.gateway.drain()
+        await connection.end()
+        assert connection.status == 503 and not app.state.gateway.running
+
+
+@pytest.mark.parametrize(("path", "body"), HALF)
+async def test_body_ends_while_draining(path: str, body: dict[str, Any]) -> None:
+    """E10: the engine is not used by a request whose body came after the signal."""
+    engine = FakeEngine()
+    async with ready(build(engine, shutdown_grace_s=30)) as app:
+        connection = Connection(app, body, path, stalls=True)
+        await until(lambda: bool(app.state.gateway.running))
+        app.state.gateway.drain()
+        connection.send_rest()
+        await connection.end()
+        assert connection.status == 503 and not engine.seen
+
+
+async def test_client_leaves_half_a_body(caplog: pytest.LogCaptureFixture) -> None:
+    """A43: no error of the server's."""
+    async with ready(build(FakeEngine())) as app:
+        connection = Connection(app, {"prompt": "Hi"}, stalls=True)
+        await until(lambda: bool(app.state.gateway.running))
+        connection._parts.clear()
+        await connection.leave()
+        assert connection.status == 499 and not app.state.gateway.running
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_no_scope_after_the_grace() -> None:
+    """E10: what is entered after the end would be ended by nobody."""
+    async with ready(build(FakeEngine())) as app:
+        gateway = app.state.gateway
+        gateway.drain()
+        gateway.interrupt_all()
+        with pytest.raises(ShuttingDown):
+            async with RequestScope(None, 60, gateway.running):
+                raise AssertionError("entered")

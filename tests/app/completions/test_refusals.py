@@ -37,10 +37,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ],
     *[
         ("A32", "logit_bias", {"logit_bias": value})
-        for value in ({"99999999": 5}, {"-1": 5}, {"abc": 5}, {"5": "x"}, {"9" * 5000: 1})
+        for value in ({"99999999": 5}, {"-1": 5}, {"abc": 5}, {"5": "x"}, {"9" * 5000: 1}, {"0" * 5000: 1})
     ],
     *[("A33", "stop_token_ids", {"stop_token_ids": value}) for value in ([99999999], [-1], ["x"])],
     *[("A33", "allowed_token_ids", {"allowed_token_ids": value}) for value in ([99999999], [])],
+    *[("A34", "request_id", {"request_id": value}) for value in ("a\nb", "a\n", "a b", "é", "", "x" * 257)],
     ("A45", "seed", {"seed": 2**63}),
     ("A45", "seed", {"seed": -(2**63) - 1}),
     ("budget", "prompt", {"prompt": [5] * 257}),

@@ -51,3 +51,26 @@ def test_lengths_beyond_the_verifier(tmp_path: Path) -> None:
     found = resolve(str(write_pair(tmp_path) / "verifier"), None, None, None)
     with pytest.raises(SettingsError, match="max_position_embeddings 512"):
         Identity.of(found, Settings(max_model_len=513))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            {"max_model_len": 64, "max_encoder_len": 32},
+            "T5GEMMA_MAX_NUM_BATCHED_TOKENS=63 is below T5GEMMA_MAX_MODEL_LEN=64",
+        ),
+        (
+            {"max_model_len": 32, "max_encoder_len": 65},
+            "T5GEMMA_MAX_NUM_BATCHED_TOKENS=63 is below T5GEMMA_MAX_ENCODER_LEN=65",
+        ),
+        ({}, "T5GEMMA_MAX_NUM_BATCHED_TOKENS=63 is below T5GEMMA_MAX_ENCODER_LEN=512"),
+    ],
+)
+def test_batch_below_a_limit(tmp_path: Path, limits: dict[str, int], message: str) -> None:
+    """C08: refused before vLLM starts, with both numbers; as large as both limits it is taken."""
+    found = resolve(str(write_pair(tmp_path) / "verifier"), None, None, None)
+    with pytest.raises(SettingsError, match=message):
+        Identity.of(found, Settings(max_num_batched_tokens=63, **limits))
+    enough = max([*limits.values()] or [512])
+    assert Identity.of(found, Settings(max_num_batched_tokens=enough, **limits)).max_num_seqs == 4

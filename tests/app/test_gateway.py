@@ -1,0 +1,83 @@
+"""How a start that fails is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Self
+
+import pytest
+from pydantic import BaseModel, model_validator
+
+from app.gateway import EnginePlan
+from app.logs import JsonLines
+from app.settings import SettingsError
+from tests.app.conftest import build, ready
+from tests.app.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+
+class Scheduler(BaseModel):
+    """Refuses as vLLM's configurations do."""
+
+    tokens: int = 0
+    rows: int = 0
+
+    @model_validator(mode="after")
+    def _never(self) -> Self:
+        raise ValueError("max_num_batched_tokens (32) is smaller than\nmax_model_len (64)")
+
+
+def _refused() -> None:
+    Scheduler()
+
+
+def _refused_types() -> None:
+    Scheduler(tokens="a", rows="b")
+
+
+def _words() -> None:
+    raise SettingsError("T5GEMMA_K=9 is too much")
+
+
+def _unforeseen() -> None:
+    raise KeyError("layers")
+
+
+@pytest.mark.parametrize(
+    ("fails", "failure", "traced"),
+    [
+        (
+            _refused,
+            "ValidationError: max_num_batched_tokens (32) is smaller than max_model_len (64)",
+            False,
+        ),
+        (_refused_types, "ValidationError: Input should be a valid integer, unable to parse", False),
+        (_words, "SettingsError: T5GEMMA_K=9 is too much", False),
+        (_unforeseen, "KeyError: 'layers'", True),
+    ],
+)
+async def test_failed_start(fails: Any, failure: str, traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C08: one line has the reason with its numbers; only what nobody foresaw has a traceback, in JSON too."""
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(JsonLines().format(record)))
+    app = build(FakeEngine())
+    gateway = app.state.gateway
+
+    def factory(plan: EnginePlan) -> FakeEngine:
+        fails()
+        raise AssertionError("did not fail")
+
+    gateway._factory, gateway.on_end = factory, lambda: None
+    monkeypatch.setattr("app.factory.signal.raise_signal", lambda number: None)
+    async with ready(app):
+        assert gateway.phase == "failed" and gateway.failure.startswith(failure)
+        assert "\n" not in gateway.failure
+        if fails is _refused_types:
+            assert gateway.failure.count("valid integer") == 2
+        gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
+    (told,) = [line for line in map(json.loads, lines) if "did not start" in line["message"]]
+    assert failure in told["message"]
+    assert ("in _unforeseen" in told.get("trace", "")) == traced and ("trace" in told) == traced

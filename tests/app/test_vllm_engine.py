@@ -1,0 +1,116 @@
+"""The adapter over a stand-in for `AsyncLLM`: upkeep on the loop, prompts rendered before they reach the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from app import vllm_engine
+from app.engine import GenerateRequest, InvalidRequest, Sampling
+from app.vllm_engine import VllmEngine
+
+pytestmark = pytest.mark.anyio
+
+
+class Renderer:
+    default_cmpl_tok_params = "limits"
+
+    def render_cmpl(self, prompts: list[Any], limits: Any) -> list[Any]:
+        assert limits == self.default_cmpl_tok_params
+        if not all(prompt["encoder_prompt"]["prompt_token_ids"] for prompt in prompts):
+            raise VLLMValidationError("The encoder prompt cannot be empty", parameter="prompt")
+        return [{"type": "enc_dec", **prompt} for prompt in prompts]
+
+
+class Llm:
+    """Counts what it is asked for."""
+
+    model_config = SimpleNamespace(
+        is_encoder_decoder=True,
+        max_model_len=8,
+        dtype="torch.float32",
+        get_vocab_size=lambda: 9,
+        get_diff_sampling_param=dict,
+    )
+    vllm_config = SimpleNamespace(speculative_config=None)
+    renderer = Renderer()
+
+    def __init__(self) -> None:
+        self.flushed = self.asked = 0
+        self.often = asyncio.Event()
+        self.dead = False
+        self.prompts: list[Any] = []
+
+    def get_tokenizer(self) -> None:
+        return None
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        if self.dead:
+            raise EngineDeadError
+        self.asked += 1
+        return ("generate",)
+
+    async def do_log_stats(self) -> None:
+        self.flushed += 1
+        if self.flushed > 2:
+            self.often.set()
+
+    async def check_health(self) -> None:
+        return None
+
+    def shutdown(self) -> None:
+        return None
+
+    async def generate(self, prompt: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        self.prompts.append(prompt)
+        yield SimpleNamespace(outputs=[], finished=True, metrics=None)
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
+    monkeypatch.setattr(vllm_engine, "ThreadSafeTokenizer", lambda tokenizer: tokenizer)
+    monkeypatch.setenv("VLLM_LOG_STATS_INTERVAL", "0.001")
+    return Llm()
+
+
+async def test_stat_loggers_are_flushed_until_the_end(llm: Llm) -> None:
+    """Their lists grow with every step otherwise. However often health is asked for, there is one upkeep."""
+    engine = VllmEngine(llm, 8)
+    for _ in range(3):
+        await engine.check_health()
+    await asyncio.wait_for(llm.often.wait(), 5)
+    assert llm.asked == 1
+    await asyncio.to_thread(engine.shutdown)
+    await asyncio.sleep(0.01)
+    flushed = llm.flushed
+    await asyncio.sleep(0.01)
+    assert llm.flushed == flushed
+
+
+async def test_upkeep_of_a_dead_engine_ends(llm: Llm) -> None:
+    llm.dead = True
+    engine = VllmEngine(llm, 8)
+    await engine.check_health()
+    await asyncio.sleep(0.01)
+    assert engine._upkeep is not None and engine._upkeep.done() and engine._upkeep.exception() is None
+    engine.shutdown()
+
+
+async def test_prompts_arrive_rendered(llm: Llm) -> None:
+    """A rendered prompt has a type; vLLM would send a raw one through a thread, and will refuse it one day."""
+    steps = [s async for s in VllmEngine(llm, 8).generate(GenerateRequest("a", (2, 5), Sampling(), True))]
+    assert [step.finished for step in steps] == [True]
+    (prompt,) = llm.prompts
+    assert prompt["type"] == "enc_dec" and prompt["encoder_prompt"]["prompt_token_ids"] == [2, 5]
+
+
+async def test_the_renderers_refusal_is_the_clients(llm: Llm) -> None:
+    with pytest.raises(InvalidRequest, match="empty") as refused:
+        [s async for s in VllmEngine(llm, 8).generate(GenerateRequest("a", (), Sampling(), True))]
+    assert refused.value.param == "prompt" and not llm.prompts
