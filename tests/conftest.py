@@ -7,6 +7,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import settings
+
+# A busy machine may be slow; that is no finding.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 LONGEST = ("engine/test_drafts.py", "engine/gateway", "engine/test_demo.py", "app/test_openapi.py")
 """What takes minutes begins first, so that both workers end together; then all that start an engine, then the rest."""
