@@ -90,10 +90,10 @@ class Settings(BaseSettings):
     )
     max_model_len: int | None = Field(
         None,
-        ge=1,
+        ge=2,
         description=f"Decoder positions per request, tokens. Unset: the verifier's, at most"
         f" {DEFAULT_MAX_POSITIONS};"
-        " it bounds 1 start token + max_tokens.",
+        " it bounds 1 start token + max_tokens, hence 2 at least.",
     )
     max_encoder_len: int | None = Field(
         None,
