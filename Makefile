@@ -12,14 +12,20 @@ ARGS ?=
 serve: install
 	$(PYTHON) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
 
+# A file's tests share an engine and stay in one of the two workers; the gateway's files share one server, in none.
 test: install
+ifeq ($(strip $(ARGS)),)
+	$(PYTHON) -m pytest -n 2 --dist loadfile --ignore tests/engine/gateway
+	$(PYTHON) -m pytest tests/engine/gateway
+else
 	$(PYTHON) -m pytest $(ARGS)
+endif
 
 test-slow: install
 	$(PYTHON) -m pytest -m slow $(ARGS)
 
 gpu-test: install
-	$(PYTHON) -m pytest -m gpu -n 0 $(ARGS)
+	$(PYTHON) -m pytest -m gpu $(ARGS)
 
 check: install
 	$(PYTHON) -m ruff check .

@@ -1,4 +1,4 @@
-"""The whole suite in two workers: who takes what, in which order, with how many threads."""
+"""The whole suite in two workers: in which order, with how many threads."""
 
 from __future__ import annotations
 
@@ -13,23 +13,14 @@ from hypothesis import settings
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
-LONGEST = ("engine/test_drafts.py", "engine/gateway", "engine/test_demo.py", "app/test_openapi.py")
+LONGEST = ("test_drafts.py", "test_demo.py", "test_openapi.py")
 """What takes minutes begins first, so that both workers end together; then all that start an engine, then the rest."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share fixtures, the gateway's files even one server: each such group stays in one worker."""
-    for item in items:
-        folder, name = item.path.parent.name, item.path.name
-        group = "engine/gateway" if folder == "gateway" else f"{folder}/{name}"
-        item.add_marker(pytest.mark.xdist_group(group))
-        item.user_properties.append(("group", group))
-
     def place(item: pytest.Item) -> int:
-        group = dict(item.user_properties)["group"]
-        if group in LONGEST:
-            return LONGEST.index(str(group))
+        if item.path.name in LONGEST and item.path.parent.name in ("engine", "app"):
+            return LONGEST.index(item.path.name)
         return len(LONGEST) + (item.get_closest_marker("engine") is None)
 
     items.sort(key=place)
