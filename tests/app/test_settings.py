@@ -107,7 +107,7 @@ def test_share_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("k", "0", "range: at least 1"),
         ("k", "7.5", "valid integer"),
-        ("max_model_len", "0", "range: at least 1"),
+        ("max_model_len", "0", "range: at least 2"),
         ("max_num_seqs", "many", "valid integer"),
         ("request_timeout_s", "nan", "finite"),
         ("stats_window_s", "0", "range: above 0"),
