@@ -31,6 +31,7 @@ from plugin.training.draft_model import DraftModel
 from plugin.training.draft_trainer import DraftSettings, DraftTrainer
 from plugin.training.draft_vocabulary import draft_vocabulary
 from plugin.training.extraction import Extractor
+from plugin.training.pairs import Pair
 from plugin.training.problems import PUBLISHED_QUESTIONS, Problem, take
 from plugin.training.samples import Sample, encode, split_samples
 from plugin.training.tiny_verifier import MAX_POSITIONS, VerifierSettings, greedy_responses, train_verifier
@@ -50,8 +51,8 @@ MAX_NEW_TOKENS: Final = 96
 TOKENIZER_TEXTS: Final = 20_000
 
 
-def _pairs(problems: list[Problem]) -> list[tuple[str, str]]:
-    return [(problem.question, problem.answer) for problem in problems]
+def _pairs(problems: list[Problem]) -> list[Pair]:
+    return [Pair(problem.question, problem.answer) for problem in problems]
 
 
 def build_verifier(arguments: argparse.Namespace, out: Path, device: torch.device) -> None:

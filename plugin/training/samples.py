@@ -11,26 +11,54 @@ from typing import Any
 import numpy as np
 import torch
 
+from plugin.training.pairs import Pair
+
 logger = logging.getLogger(__name__)
 
 IGNORED_LABEL = -100
+_ENCODED_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prompt (encoder ids) and its response (decoder ids without the start token, with the end token)."""
+    """One prompt (encoder ids), its response (decoder ids without the start token, with the end token), and the id of
+    the row that it came from."""
 
     prompt: list[int]
     response: list[int]
+    id: str = ""
 
 
-def encode(tokenizer: Any, pairs: Sequence[tuple[str, str]], end_id: int) -> list[Sample]:
-    """(prompt, response) texts as samples; `end_id` closes every response."""
-    if not pairs:
-        return []
-    prompts = tokenizer([prompt for prompt, _ in pairs]).input_ids
-    responses = tokenizer([response for _, response in pairs], add_special_tokens=False).input_ids
-    return [Sample(prompt, [*response, end_id]) for prompt, response in zip(prompts, responses, strict=True)]
+def encode(
+    tokenizer: Any,
+    pairs: Sequence[Pair],
+    end_id: int,
+    prompt_length: int = 2048,
+    response_length: int = 1024,
+) -> list[Sample]:
+    """`pairs` as samples in the same order; longer texts are cut at the end, lengths in tokens.
+
+    `end_id` closes every response, one that was cut too, and counts in `response_length`: 1024 are at most 1023 tokens
+    of text and the end token, as in the published recipe.
+    """
+    # 200,000 samples hold more than 10^8 tokens: one int object an id, not one a token, keeps them at 8 bytes each.
+    known: dict[int, int] = {}
+    samples = []
+    for start in range(0, len(pairs), _ENCODED_AT_ONCE):
+        part = pairs[start : start + _ENCODED_AT_ONCE]
+        prompts = tokenizer(
+            [pair.prompt for pair in part], truncation=True, max_length=prompt_length
+        ).input_ids
+        responses = tokenizer(
+            [pair.response for pair in part],
+            add_special_tokens=False,
+            truncation=True,
+            max_length=response_length - 1,
+        ).input_ids
+        for pair, prompt, response in zip(part, prompts, responses, strict=True):
+            kept = [[known.setdefault(token, token) for token in ids] for ids in (prompt, response)]
+            samples.append(Sample(kept[0], [*kept[1], end_id], pair.id))
+    return samples
 
 
 def split_samples(

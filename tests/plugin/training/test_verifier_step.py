@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
-from plugin.training.samples import collate, encode
+from plugin.training.pairs import Pair
+from plugin.training.samples import Sample, collate, encode
 from plugin.training.schedule import learning_rate
 from plugin.training.tiny_verifier import VerifierSettings, greedy_responses, tiny_config, train_verifier
 from plugin.training.verifier_step import VerifierStep, verifier_logits
@@ -37,13 +38,21 @@ def test_a_step_moves_down_and_reports_the_loss_before() -> None:
 class _Letters:
     """Maps each letter to an id, as a tokenizer is called."""
 
-    def __call__(self, texts: list[str], add_special_tokens: bool = True) -> _Letters:
-        self.input_ids = [[2] * add_special_tokens + [ord(letter) for letter in text] for text in texts]
+    def __call__(
+        self, texts: list[str], max_length: int, truncation: bool, add_special_tokens: bool = True
+    ) -> _Letters:
+        assert truncation
+        ids = [[2] * add_special_tokens + [ord(letter) for letter in text] for text in texts]
+        self.input_ids = [row[:max_length] for row in ids]
         return self
 
 
+def _samples(*texts: tuple[str, str]) -> list[Sample]:
+    return encode(_Letters(), [Pair(*pair) for pair in texts], end_id=1)
+
+
 def test_training_is_reproducible_and_the_table_fits_bfloat16() -> None:
-    samples = encode(_Letters(), [("ab", "cd"), ("b", "d"), ("ba", "dc"), ("a", "c")], end_id=1)
+    samples = _samples(("ab", "cd"), ("b", "d"), ("ba", "dc"), ("a", "c"))
     settings = VerifierSettings(steps=4, batch_size=2, seed=3)
     (first, loss), (second, again) = (
         train_verifier(samples, settings, torch.device("cpu")) for _ in range(2)
@@ -70,6 +79,6 @@ def test_learning_rate_rises_then_falls() -> None:
 
 
 def test_encode_closes_responses_and_collates() -> None:
-    batch = collate(encode(_Letters(), [("a", "b")], end_id=1), 0, 2)
+    batch = collate(_samples(("a", "b")), 0, 2)
     assert batch.prompts.tolist() == [[2, 97]] and batch.tokens.tolist() == [[2, 98, 1]]
-    assert encode(_Letters(), [], end_id=1) == []
+    assert _samples() == []
