@@ -12,11 +12,10 @@ ARGS ?=
 serve: install
 	$(PYTHON) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
 
-# A file's tests share an engine and stay in one of the two workers; the gateway's files share one server, in none.
+# Whichever tests share an engine stay in one of the two workers (tests/conftest.py).
 test: install
 ifeq ($(strip $(ARGS)),)
-	$(PYTHON) -m pytest -n 2 --dist loadfile --ignore tests/engine/gateway
-	$(PYTHON) -m pytest tests/engine/gateway
+	$(PYTHON) -m pytest -n 2 --dist loadscope
 else
 	$(PYTHON) -m pytest $(ARGS)
 endif

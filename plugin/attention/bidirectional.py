@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+QUERY_CHUNK = 1024
+"""Queries of a windowed layer that are attended at once."""
+
 
 def window_sides(window: int) -> tuple[int, int]:
     """Keys visible to the left and to the right of a query in a sliding encoder layer (the query itself not counted).
@@ -15,11 +18,12 @@ def window_sides(window: int) -> tuple[int, int]:
     return (window + 1) // 2 - 1, window // 2
 
 
-def window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """`[length, length]`, true where key j is visible to query i."""
+def window_mask(queries: range, keys: range, window: int, device: torch.device) -> torch.Tensor:
+    """`[len(queries), len(keys)]`, true where the key at one position is visible to the query at the other."""
     left, right = window_sides(window)
-    position = torch.arange(length, device=device)
-    distance = position[:, None] - position[None, :]
+    query = torch.arange(queries.start, queries.stop, device=device)
+    key = torch.arange(keys.start, keys.stop, device=device)
+    distance = query[:, None] - key[None, :]
     return (distance <= left) & (-distance <= right)
 
 
@@ -49,14 +53,29 @@ def bidirectional_attention(
     ):
         length = qs.shape[0]
         # A window that reaches every key masks nothing: leave the mask out so that the fused kernel can run.
-        mask = (
-            None
-            if window is None or min(window_sides(window)) >= length - 1
-            else window_mask(length, window, q.device)
-        )
-        out = F.scaled_dot_product_attention(
-            qs.transpose(0, 1)[None], ks.transpose(0, 1)[None], vs.transpose(0, 1)[None],
-            attn_mask=mask, scale=scale, enable_gqa=True,
-        )  # fmt: skip
-        outputs.append(out[0].transpose(0, 1))
+        if window is None or min(window_sides(window)) >= length - 1:
+            outputs.append(_attend(qs, ks, vs, None, scale))
+        else:
+            outputs.append(_windowed(qs, ks, vs, window, scale))
     return torch.cat(outputs)
+
+
+def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale: float) -> torch.Tensor:
+    """Chunks of queries over the keys that some of them see, so that memory grows with the length, not its square."""
+    length = q.shape[0]
+    left, right = window_sides(window)
+    outputs = []
+    for start in range(0, length, QUERY_CHUNK):
+        end = min(start + QUERY_CHUNK, length)
+        first, last = max(0, start - left), min(length, end + right)
+        mask = window_mask(range(start, end), range(first, last), window, q.device)
+        outputs.append(_attend(q[start:end], k[first:last], v[first:last], mask, scale))
+    return torch.cat(outputs)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
+    return out[0].transpose(0, 1)

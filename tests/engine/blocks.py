@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.engine.harness import Answer, Block
+from tests.engine.harness import Answer, Block, InProcessEngine
 from tests.reference.draft_block import DraftReference, Proposal, aux_states
 from tests.reference.greedy import GreedyReference
 from tests.reference.tiny import BOS
@@ -58,3 +58,10 @@ class BlockReference:
                     break
         assert compared > 0
         return lines
+
+
+class Served:
+    """A running engine with a draft, and what that draft must propose."""
+
+    def __init__(self, running: InProcessEngine, name: str, k: int, blocks: BlockReference) -> None:
+        self.engine, self.name, self.k, self.blocks = running, name, k, blocks

@@ -26,7 +26,7 @@ from tests.reference.prompts import mixed_prompts
 from tests.reference.tiny import write_verifier
 from tests.reference.tiny_drafts import SPECS, write_draft
 
-NEW_TOKENS = 64
+NEW_TOKENS = 48
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """F19: what training computes for a block is what the formulas give, slot by slot.
 
-`tests/engine/test_drafts.py` compares serving with the same formulas, so training and serving agree as well.
+`tests/engine/test_fitted_drafts.py` compares serving with the same formulas, so training and serving agree as well.
 """
 
 from __future__ import annotations

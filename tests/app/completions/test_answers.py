@@ -71,8 +71,10 @@ async def test_wire_format() -> None:
             "metrics": {**times, "speculative_decoding": spec},
         }
         stream = await complete(client, stream=True, stream_options={"include_usage": True}, **fixed)
+        begun = events(stream)[0]["created"]
+        assert created <= begun <= created + 60
         head = (
-            f'data: {{"id":"cmpl-x","object":"text_completion","created":{created},"model":"demo","choices":['
+            f'data: {{"id":"cmpl-x","object":"text_completion","created":{begun},"model":"demo","choices":['
         )
         first, second, third, last, done, empty = stream.text.split("\n\n")
         tail = '"stop_reason":null}],"usage":null}'

@@ -4,21 +4,24 @@ import pytest
 import torch
 from transformers.models.t5gemma2.modeling_t5gemma2 import sliding_window_mask_function
 
+from plugin.attention import bidirectional
 from plugin.attention.bidirectional import bidirectional_attention, window_mask
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 8, 9])
 def test_window_mask_is_transformers_mask_element_by_element(window):
     rule = sliding_window_mask_function(window, is_causal=False)
-    mask = window_mask(20, window, torch.device("cpu"))
+    mask = window_mask(range(20), range(20), window, torch.device("cpu"))
     for i in range(20):
         for j in range(20):
             assert mask[i, j].item() == bool(rule(0, 0, torch.tensor(i), torch.tensor(j))), (i, j)
 
 
 @pytest.mark.parametrize("window", [None, 4, 8])
-def test_each_prompt_attends_to_itself_only(window):
-    """C01: lengths below, at and above the window."""
+@pytest.mark.parametrize("chunk", [1, 3, 4, 1024])
+def test_each_prompt_attends_to_itself_only(window, chunk, monkeypatch):
+    """C01: lengths below, at and above the window, and the chunks of queries."""
+    monkeypatch.setattr(bidirectional, "QUERY_CHUNK", chunk)
     torch.manual_seed(0)
     lengths = [1, 3, 4, 5, 8, 9, 17]
     q, k, v = (torch.randn(sum(lengths), heads, 8) for heads in (4, 2, 2))
@@ -26,7 +29,9 @@ def test_each_prompt_attends_to_itself_only(window):
     for out, qs, ks, vs in zip(got, q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
         scores = torch.einsum("qhd,khd->hqk", qs, ks.repeat_interleave(2, dim=1)) * 0.4
         if window is not None:
-            scores = scores.masked_fill(~window_mask(len(qs), window, qs.device), float("-inf"))
+            scores = scores.masked_fill(
+                ~window_mask(range(len(qs)), range(len(qs)), window, qs.device), float("-inf")
+            )
         want = torch.einsum("hqk,khd->qhd", scores.softmax(-1), vs.repeat_interleave(2, dim=1))
         torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)
 
