@@ -3,23 +3,69 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
+from plugin.training.pairs import Pair
 from plugin.training.samples import (
     IGNORED_LABEL,
     Sample,
     batches,
     collate,
+    encode,
     epoch_order,
     length_batches,
     split_samples,
 )
 
+DEMO = Path(__file__).parents[3] / "plugin" / "demo" / "verifier"
+
 
 def _samples(count: int) -> list[Sample]:
     return [Sample([2, 10 + i], [20 + i, *range(i % 4), 1]) for i in range(count)]
+
+
+class _Words:
+    """Maps each letter to an id and starts a text with 2, as a tokenizer is called."""
+
+    calls = 0
+
+    def __call__(
+        self, texts: list[str], truncation: bool, max_length: int, add_special_tokens: bool = True
+    ) -> _Words:
+        type(self).calls += 1
+        assert truncation and len(texts) <= 4096
+        ids = [[2] * add_special_tokens + [ord(letter) for letter in text] for text in texts]
+        self.input_ids = [row[:max_length] for row in ids]
+        return self
+
+
+def test_encode_keeps_order_and_ids() -> None:
+    pairs = [Pair(f"a{i}", "b", f"x:{i}") for i in range(4097)]
+    samples = encode(_Words(), pairs, end_id=1)
+    assert _Words.calls == 4, "two parts, prompts and responses each"
+    assert [sample.id for sample in samples] == [pair.id for pair in pairs]
+    assert samples[7] == Sample([2, ord("a"), ord("7")], [ord("b"), 1], "x:7")
+    assert encode(_Words(), [], end_id=1) == []
+
+
+def test_encode_cuts_and_the_end_token_closes_a_cut_response() -> None:
+    (sample,) = encode(_Words(), [Pair("a" * 9, "b" * 9)], end_id=1, prompt_length=4, response_length=3)
+    assert sample == Sample([2, 97, 97, 97], [98, 98, 1])
+    (whole,) = encode(_Words(), [Pair("a" * 3000, "b" * 3000)], end_id=1)
+    assert len(whole.prompt) == 2048
+    assert (len(whole.response), whole.response[-2:]) == (1024, [98, 1])
+
+
+def test_encode_with_the_demo_tokenizer_keeps_its_start_token() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    (long, short) = encode(tokenizer, [Pair("apple " * 50, "six " * 50), Pair("six", "6")], 1, 8, 5)
+    assert len(long.prompt) == 8 and long.prompt[0] == tokenizer.bos_token_id == short.prompt[0]
+    assert len(long.response) == 5 and long.response[-1] == 1 and 1 not in long.response[:-1]
+    assert tokenizer.decode(short.response, skip_special_tokens=True).strip() == "6"
 
 
 def test_split_of_five_is_reproducible_f16() -> None:
