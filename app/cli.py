@@ -1,4 +1,4 @@
-"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`, `bench` and `check`.
+"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`, `bench`, `check` and `train`.
 
 Every setting has a flag made from `app.settings`, so flag and variable can never disagree; keys have none,
 since other users of the machine can read a command line.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from app.bench.command import add_commands
 from app.settings import Settings, variable
+from plugin.training.command import add_train
 
 _NO_FLAG = {"api_keys"}
 
@@ -38,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
             )
     serve.set_defaults(run=_serve)
     add_commands(commands)
+    add_train(commands)
     return parser
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from plugin.training.transfer import to_device
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -27,6 +29,14 @@ class Blocks:
     inputs: torch.Tensor
     targets: torch.Tensor
     loss_mask: torch.Tensor
+
+    def part(self, first: int, count: int) -> Blocks:
+        """The blocks of rows `first` ... `first + count - 1`."""
+        return Blocks(*(getattr(self, name)[first : first + count] for name in self.__slots__))
+
+    def to(self, device: torch.device) -> Blocks:
+        """The same blocks on `device`."""
+        return Blocks(*(to_device(getattr(self, name), device) for name in self.__slots__))
 
 
 def sample_anchors(

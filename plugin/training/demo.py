@@ -1,10 +1,8 @@
-"""Builds the bundled demo, `plugin/demo/`: the tiny verifier and a draft of each family, one command each.
+"""Builds the bundled demo, `plugin/demo/`: the tiny verifier and a draft of each family.
 
-    python -m plugin.training.demo verifier --out plugin/demo/verifier
-    python -m plugin.training.demo dflash --verifier plugin/demo/verifier --out plugin/demo/dflash
-    python -m plugin.training.demo dspark --verifier plugin/demo/verifier --out plugin/demo/dspark
-    python -m plugin.training.demo dflare --verifier plugin/demo/verifier --out plugin/demo/dflare
-    python -m plugin.training.demo all --out plugin/demo
+    t5gemma2 train demo --out plugin/demo
+    t5gemma2 train verifier-demo --out plugin/demo/verifier
+    t5gemma2 train demo --only dflash --out plugin/demo
 
 A draft can be trained further with --from FOLDER; the bundled ones were, first on a GPU in large batches and then on a
 CPU in small ones (see the train_command.txt beside each).
@@ -19,36 +17,42 @@ import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
+from rich.console import Console
 from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
 from plugin.training import tokenizer as vocabulary
 from plugin.training.draft_checkpoint import read_draft, read_state, train_command, write_draft, write_json
-from plugin.training.draft_config import DraftConfig, Family
-from plugin.training.draft_model import DraftModel
-from plugin.training.draft_trainer import DraftSettings, DraftTrainer
-from plugin.training.draft_vocabulary import draft_vocabulary
+from plugin.training.draft_config import Family
+from plugin.training.draft_shape import new_draft
+from plugin.training.draft_trainer import DraftTrainer, StepReport, TrainingState, check_finite
+from plugin.training.evaluation import acceptance, evaluate
 from plugin.training.extraction import Extractor
 from plugin.training.pairs import Pair
 from plugin.training.problems import PUBLISHED_QUESTIONS, Problem, take
+from plugin.training.run_progress import RunProgress
 from plugin.training.samples import Sample, encode, split_samples
+from plugin.training.settings import DraftSettings
 from plugin.training.tiny_verifier import MAX_POSITIONS, VerifierSettings, greedy_responses, train_verifier
 
 logger = logging.getLogger(__name__)
 
-Target = Literal["verifier"] | Family
-
 FAMILIES: Final[tuple[Family, ...]] = ("dflash", "dspark", "dflare")
 DRAFT_SHAPES: Final[dict[Family, dict[str, Any]]] = {
-    "dflash": {"num_hidden_layers": 2, "aux_hidden_state_layer_ids": (1, 3, 5)},
-    "dspark": {"num_hidden_layers": 2, "aux_hidden_state_layer_ids": (1, 3, 5), "markov_rank": 32},
-    "dflare": {"num_hidden_layers": 3, "aux_hidden_state_layer_ids": (1, 2, 4, 5)},
+    "dflash": {"layers": 2, "aux": (1, 3, 5)},
+    "dspark": {"layers": 2, "aux": (1, 3, 5), "markov_rank": 32},
+    "dflare": {"layers": 3, "aux": (1, 2, 4, 5)},
 }
 DRAFT_VOCABULARY_SIZE: Final = 320
 MAX_NEW_TOKENS: Final = 96
+TOTAL_LENGTH: Final = 128
+"""Of a packed row, tokens: room for one response and some of the shorter ones, since attention costs by the row."""
 TOKENIZER_TEXTS: Final = 20_000
+LOG_EVERY: Final = 10
+VERIFIER_SAMPLES: Final = 400_000
+DRAFT_SAMPLES: Final = 60_000
 
 
 def _pairs(problems: list[Problem]) -> list[Pair]:
@@ -99,39 +103,50 @@ def build_draft(
         .eval()
     )
     verifier.requires_grad_(False)
-    torch.manual_seed(arguments.seed)
     problems = take(arguments.seed + 2, "train", arguments.samples)
     if arguments.answers == "reference":
-        samples = encode(tokenizer, _pairs(problems), vocabulary.EOS_ID)
+        samples = encode(
+            tokenizer, _pairs(problems), vocabulary.EOS_ID, MAX_POSITIONS, response_length=MAX_NEW_TOKENS
+        )
     else:
         samples = _answered(verifier, tokenizer, problems, arguments.batch)
     train, validation = split_samples(samples, seed=arguments.seed)
     start: Path | None = arguments.start
-    draft = read_draft(start) if start else _new_draft(family, verifier, tokenizer.mask_token_id, train)
-    if draft.config.family != family:
-        raise ValueError(
-            f"{start}: speculators_model_type is {draft.config.family!r}, asked for is {family!r}"
-        )
-    config = draft.to(device).config
+    if start:
+        draft = read_draft(start).to(device)
+    else:
+        draft = new_draft(
+            family, verifier.config.decoder, verifier.get_input_embeddings().weight.detach(),
+            (sample.response for sample in train), arguments.seed, mask_token_id=tokenizer.mask_token_id,
+            draft_vocab_size=DRAFT_VOCABULARY_SIZE, **DRAFT_SHAPES[family],
+        )  # fmt: skip
+    config = draft.config
+    if config.family != family:
+        raise ValueError(f"{start}: speculators_model_type is {config.family!r}, asked for is {family!r}")
     settings = DraftSettings(
         epochs=arguments.epochs,
-        batch_size=arguments.batch,
+        rows=arguments.batch,
+        total_length=TOTAL_LENGTH,
+        prompt_length=MAX_POSITIONS,
+        response_length=MAX_NEW_TOKENS,
         max_anchors=arguments.anchors,
+        extractor_batch=arguments.batch,
         peak_rate=arguments.rate,
         seed=arguments.seed,
+        precision="float32",
     )
     extractor = Extractor(verifier, config.aux_hidden_state_layer_ids)
-    trainer = DraftTrainer(draft, extractor, settings, vocabulary.PAD_ID, vocabulary.BOS_ID)
-    state, _ = trainer.train(train, validation)
+    trainer = DraftTrainer(draft, extractor, settings, train, vocabulary.PAD_ID, vocabulary.BOS_ID)
+    state = _trained(trainer, validation, arguments.console)
     draft.load_state_dict(
         {name: t.bfloat16().to(t) if t.is_floating_point() else t for name, t in draft.state_dict().items()}
     )
-    metrics: dict[str, Any] = trainer.evaluate(validation) if validation else {}
+    metrics: dict[str, Any] = evaluate(trainer, validation) if validation else {}
     fresh = _answered(
         verifier, tokenizer, take(arguments.seed + 3, "fresh", arguments.evaluate), arguments.batch
     )
     for length in (1, 3, config.block_size - 1):
-        found = trainer.acceptance(fresh, length)
+        found = acceptance(trainer, fresh, length)
         logger.info("%s K=%d: %s", family, length, found)
         metrics |= {
             f"fresh_acceptance_rate_k{length}": found.acceptance_rate,
@@ -153,22 +168,36 @@ def build_draft(
         os.path.relpath(verifier_folder, out),
         verifier.config.decoder.final_logit_softcapping,
         metrics,
-        state.after(read_state(start)) if start else state,
+        _after(state, read_state(start)) if start else state,
         train_command(_command(family, arguments, out, verifier_folder), facts, device)
         + (f"\ncontinued from a draft that was made by:\n\n{earlier}" if start else ""),
     )
 
 
-def _new_draft(
-    family: Family, verifier: T5Gemma2ForConditionalGeneration, mask_token_id: int, train: list[Sample]
-) -> DraftModel:
-    size = DRAFT_VOCABULARY_SIZE
-    t2d, d2t = draft_vocabulary((sample.response for sample in train), vocabulary.VOCABULARY_SIZE, size)
-    decoder = verifier.config.decoder
-    config = DraftConfig.for_decoder(
-        family, decoder, draft_vocab_size=size, mask_token_id=mask_token_id, **DRAFT_SHAPES[family]
+def _trained(trainer: DraftTrainer, validation: list[Sample], console: Console) -> TrainingState:
+    """Trains all epochs and gives the state after the last step."""
+    state = trainer.state
+    with RunProgress(trainer.total_steps, console=console) as progress:
+        while not trainer.done:
+            unseen: list[StepReport] = []
+            for report in trainer.steps():
+                unseen.append(report)
+                state = trainer.state
+                if len(unseen) >= LOG_EVERY or state.local_step == trainer.epoch_steps[state.epoch]:
+                    progress.advance(unseen, check_finite(unseen))
+                    unseen = []
+            if validation:
+                metrics = evaluate(trainer, validation)
+                progress.say(f"epoch {state.epoch}: loss {metrics['loss_epoch']:.4f}")
+            trainer.next_epoch()
+    return state
+
+
+def _after(state: TrainingState, earlier: TrainingState) -> TrainingState:
+    """`state` as that of a run which went on from `earlier`."""
+    return TrainingState(
+        state.epoch + earlier.epoch + 1, state.local_step, state.global_step + earlier.global_step
     )
-    return DraftModel(config, verifier.get_input_embeddings().weight.detach().cpu(), t2d, d2t)
 
 
 def _prompts(tokenizer: Any, problems: list[Problem]) -> list[list[int]]:
@@ -189,7 +218,8 @@ def _last_number(text: str) -> int | None:
 
 
 def _command(target: str, arguments: argparse.Namespace, out: Path, verifier: Path | None = None) -> str:
-    options = {
+    words = ["t5gemma2", "train", "verifier-demo" if verifier is None else "demo"]
+    options: dict[str, object] = {
         "--out": out.name,
         "--seed": arguments.seed,
         "--samples": arguments.samples,
@@ -198,59 +228,39 @@ def _command(target: str, arguments: argparse.Namespace, out: Path, verifier: Pa
     if verifier is None:
         options |= {"--steps": arguments.steps}
     else:
-        options |= {"--verifier": verifier.name, "--epochs": arguments.epochs, "--rate": arguments.rate}
-        options |= {"--anchors": arguments.anchors}
+        options |= {"--only": target, "--out": out.parent.name, "--verifier": verifier.name}
+        options |= {"--epochs": arguments.epochs, "--rate": arguments.rate, "--anchors": arguments.anchors}
         options |= {"--answers": arguments.answers}
         options |= {"--from": arguments.start.name} if arguments.start else {}
-    words = [word for name, value in options.items() for word in (name, str(value))]
-    return shlex.join(["python", "-m", "plugin.training.demo", target, *words])
+    words += [word for name, value in options.items() for word in (name, str(value))]
+    return shlex.join(words)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see the module's docstring."""
-    parser = argparse.ArgumentParser(
-        prog="python -m plugin.training.demo", description="Build the bundled demo."
-    )
-    parser.add_argument("target", choices=("verifier", *FAMILIES, "all"))
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder to write (with `all`: the folder of folders)"
-    )
-    parser.add_argument("--verifier", type=Path, help="folder of the trained verifier, for a draft")
-    parser.add_argument("--from", dest="start", type=Path, help="draft checkpoint to go on from")
-    parser.add_argument(
-        "--answers",
-        choices=("verifier", "reference"),
-        default="verifier",
-        help="train a draft on the verifier's own greedy answers, or on the generator's (no time to make them)",
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, help="training problems (verifier 400000, draft 60000)")
-    parser.add_argument("--evaluate", type=int, default=500, help="fresh problems to measure on")
-    parser.add_argument("--steps", type=int, default=8000, help="optimizer steps of the verifier")
-    parser.add_argument("--epochs", type=int, default=16, help="epochs of a draft")
-    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate of a draft")
-    parser.add_argument("--anchors", type=int, default=8, help="blocks a sample and step of a draft")
-    parser.add_argument("--batch", type=int, help="samples a step (512)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    if arguments.target in FAMILIES and arguments.verifier is None:
-        parser.error(f"--verifier: needed to train a {arguments.target} draft")
-    device = torch.device(arguments.device)
-    targets: tuple[Target, ...] = (
-        ("verifier", *FAMILIES) if arguments.target == "all" else (arguments.target,)
-    )
-    for target in targets:
+def demo_verifier(arguments: argparse.Namespace) -> None:
+    """`t5gemma2 train verifier-demo`."""
+    arguments.samples = arguments.samples or VERIFIER_SAMPLES
+    build_verifier(arguments, arguments.out, _device(arguments))
+
+
+def demo(arguments: argparse.Namespace) -> None:
+    """`t5gemma2 train demo`: the verifier, unless it is given or left out, then a draft of each family."""
+    device = _device(arguments)
+    parts = arguments.only or ["verifier", *FAMILIES]
+    if arguments.start is not None and len(parts) != 1:
+        raise ValueError("--from: goes with one --only FAMILY")
+    verifier = arguments.verifier or arguments.out / "verifier"
+    if "verifier" in parts:
         chosen = argparse.Namespace(**vars(arguments))
-        chosen.samples = arguments.samples or (400_000 if target == "verifier" else 60_000)
-        chosen.batch = arguments.batch or 512
-        out = arguments.out / target if arguments.target == "all" else arguments.out
-        if target == "verifier":
-            build_verifier(chosen, out, device)
-        else:
-            build_draft(target, chosen, arguments.verifier or arguments.out / "verifier", out, device)
+        chosen.samples = arguments.samples or VERIFIER_SAMPLES
+        build_verifier(chosen, arguments.out / "verifier", device)
+    elif not (verifier / "config.json").is_file():
+        raise ValueError(f"{verifier}: holds no verifier; name one by --verifier")
+    for family in FAMILIES:
+        if family in parts:
+            chosen = argparse.Namespace(**vars(arguments))
+            chosen.samples = arguments.samples or DRAFT_SAMPLES
+            build_draft(family, chosen, verifier, arguments.out / family, device)
 
 
-if __name__ == "__main__":
-    main()
+def _device(arguments: argparse.Namespace) -> torch.device:
+    return torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -38,6 +38,14 @@ def rotate(states: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> t
     return states * cos + torch.cat([-high, low], dim=-1) * sin
 
 
+class RMSNorm(nn.RMSNorm):
+    """The plain one, in the precision of what it is given, so that mixed precision stays mixed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., width] to [..., width]."""
+        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class DraftAttention(nn.Module):
     """Block queries over context keys (from the verifier's states) and block keys.
 
@@ -52,8 +60,8 @@ class DraftAttention(nn.Module):
         self.k_proj = nn.Linear(width, config.num_key_value_heads * dim, bias=False)
         self.v_proj = nn.Linear(width, config.num_key_value_heads * dim, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * dim, width, bias=False)
-        self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
+        self.q_norm = RMSNorm(dim, eps=config.rms_norm_eps)
+        self.k_norm = RMSNorm(dim, eps=config.rms_norm_eps)
         if config.family == "dflare":
             self.k_proj_target = nn.Linear(width, config.num_key_value_heads * dim, bias=False)
             self.v_proj_target = nn.Linear(width, config.num_key_value_heads * dim, bias=False)
@@ -107,9 +115,9 @@ class DraftLayer(nn.Module):
 
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = DraftAttention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = DraftMLP(config)
 
     def forward(
@@ -155,8 +163,8 @@ class DraftModel(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.lm_head.weight = nn.Parameter(table[t2d].clone(), requires_grad=False)
         self.layers = nn.ModuleList(DraftLayer(config) for _ in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.hidden_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         if config.family == "dflare":
             self.layer_fusion_weights = nn.Parameter(
                 _fusion_start(config.num_hidden_layers, config.num_aux_layers)

@@ -1,199 +1,221 @@
-"""Training a draft against its frozen verifier: one process, states extracted as they are needed."""
+"""Training a draft against its frozen verifier: optimizer steps in an order that seed and step alone decide.
+
+Nothing random outlives a step: the order of an epoch, the anchors and the noise are functions of seed, epoch and step.
+Weights, optimizer and the number of steps done are therefore all that a run needs to go on exactly where it stood.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from plugin.training.anchors import all_anchors, make_blocks, sample_anchors
+from plugin.training.anchors import Blocks, make_blocks, sample_anchors
 from plugin.training.draft_model import DraftModel
+from plugin.training.draft_step import BlockStep
 from plugin.training.extraction import Extractor
-from plugin.training.losses import LossSettings, draft_loss
-from plugin.training.metrics import Acceptance, Tally, leading_matches
-from plugin.training.samples import Batch, Sample, batches, collate, length_batches
+from plugin.training.packing import PackedRows, epoch_rows, packed_rows
+from plugin.training.samples import Sample
 from plugin.training.schedule import learning_rate
+from plugin.training.seeds import seeded
+from plugin.training.settings import DraftSettings
 
 logger = logging.getLogger(__name__)
 
+_NAMED_SAMPLES = 8
 
-@dataclass(frozen=True, slots=True)
-class DraftSettings:
-    """How a draft is trained; the defaults are the published recipe but for the number of epochs.
 
-    `noise` is the half-width of the uniform noise added to the aux states, `whole_blocks` keeps anchors away from a
-    response's last block.
-    """
-
-    epochs: int = 6
-    batch_size: int = 512
-    max_anchors: int = 8
-    peak_rate: float = 6e-4
-    warmup: float = 0.01
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    noise: float = 0.05
-    whole_blocks: bool = False
-    seed: int = 42
-    loss: LossSettings = field(default_factory=LossSettings)
+class NotFinite(FloatingPointError):
+    """A loss, a gradient or the verifier's states are infinite or NaN; one line naming step and samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """Where a run stands: epochs and steps done."""
+    """Where a run stands: the epoch (from 0) it is in, steps done in it, and steps done in all."""
 
     epoch: int
     local_step: int
     global_step: int
 
-    def after(self, earlier: TrainingState) -> TrainingState:
-        """This state as that of a run which went on from `earlier`."""
-        return TrainingState(
-            self.epoch + earlier.epoch + 1, self.local_step, self.global_step + earlier.global_step
-        )
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One optimizer step. The tensors are on the training device, so that reading them can wait.
+
+    `loss` and `gradient_norm` (before clipping) are scalars, `finite` bool [samples] tells of the verifier's states,
+    `tokens` counts the decoder tokens, `ids` the samples.
+    """
+
+    number: int
+    rate: float
+    loss: torch.Tensor
+    gradient_norm: torch.Tensor
+    finite: torch.Tensor
+    tokens: int
+    ids: tuple[str, ...]
 
 
 class DraftTrainer:
-    """Trains `draft` on samples whose verifier states come from `extractor`."""
+    """Trains `draft` on `samples` whose verifier states come from `extractor`.
+
+    `epoch_steps` are the optimizer steps of every epoch, `state` is where training stands. Raises `ValueError` when the
+    extractor taps other layers than the draft reads, or there are no samples.
+    """
 
     def __init__(
-        self, draft: DraftModel, extractor: Extractor, settings: DraftSettings, pad_id: int, start_id: int
+        self,
+        draft: DraftModel,
+        extractor: Extractor,
+        settings: DraftSettings,
+        samples: Sequence[Sample],
+        pad_id: int = 0,
+        start_id: int = 2,
     ) -> None:
-        if extractor.layer_ids != draft.config.aux_hidden_state_layer_ids:
-            raise ValueError(
-                f"aux_hidden_state_layer_ids: the draft reads {list(draft.config.aux_hidden_state_layer_ids)}, "
-                f"the extractor taps {list(extractor.layer_ids)}"
-            )
-        self.draft, self.extractor, self.settings = draft, extractor, settings
+        if not samples:
+            raise ValueError("samples: none given, nothing to train on")
+        self.draft, self.settings, self.samples = draft, settings, samples
         self.pad_id, self.start_id = pad_id, start_id
-        self.device = next(draft.parameters()).device
-        self.generator = torch.Generator().manual_seed(settings.seed)
-
-    def train(
-        self, train: Sequence[Sample], validation: Sequence[Sample]
-    ) -> tuple[TrainingState, dict[str, float]]:
-        """Trains for all epochs; the final state and the last epoch's validation metrics (empty without a set)."""
-        settings = self.settings
-        trained = [parameter for parameter in self.draft.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=settings.peak_rate, weight_decay=settings.weight_decay)
-        steps = settings.epochs * math.ceil(len(train) / settings.batch_size)
-        state, metrics = TrainingState(0, 0, 0), {}
-        started = time.perf_counter()
-        step = 0
-        for epoch in range(settings.epochs):
-            self.draft.train()
-            for rows in length_batches(train, settings.batch_size, settings.seed, epoch):
-                for options in optimizer.param_groups:
-                    options["lr"] = learning_rate(step, steps, settings.peak_rate, settings.warmup, "linear")
-                loss = self.step(self._collate([train[row] for row in rows]))["loss"]
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(trained, settings.clip, error_if_nonfinite=True)
-                optimizer.step()
-                optimizer.zero_grad()
-                step += 1
-                if step % 200 == 0 or step == steps:
-                    logger.info(
-                        "%s step %d/%d loss %.4f, %.0f s",
-                        self.draft.config.family, step, steps, loss.item(), time.perf_counter() - started,
-                    )  # fmt: skip
-            state = TrainingState(epoch, step - epoch * (steps // settings.epochs), step)
-            if validation:
-                metrics = self.evaluate(validation)
-                logger.info("epoch %d: %s", epoch, {name: round(value, 4) for name, value in metrics.items()})
-        return state, metrics
-
-    def _collate(self, group: Sequence[Sample]) -> Batch:
-        return collate(group, self.pad_id, self.start_id).to(self.device)
-
-    def step(
-        self, batch: Batch, tally: Tally | None = None, generator: torch.Generator | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Loss terms of one batch at random anchors; in training mode with noise. `tally` receives the accuracies.
-
-        Anchors come from `generator`, or from the training run's own.
-        """
-        settings, draft = self.settings, self.draft
-        states = self.extractor(batch.prompts, batch.prompt_mask, batch.tokens)
-        aux = states.aux
-        if draft.training and settings.noise:
-            aux = aux + (2 * torch.rand_like(aux) - 1) * settings.noise
-        columns, valid = sample_anchors(
-            batch.loss_mask, batch.documents, settings.max_anchors, draft.config.block_size,
-            generator or self.generator,
-            settings.whole_blocks,
-        )  # fmt: skip
-        blocks = make_blocks(
-            batch.tokens, batch.documents, batch.positions, columns, valid, draft.config.block_size,
-            draft.config.mask_token_id,
-        )  # fmt: skip
-        hidden = draft(aux, batch.documents, batch.positions, blocks)
-        logits, confidence = draft.draft_logits(hidden, blocks)
-        full = _teacher(states.logits, blocks.columns, draft.config.block_size)
-        terms = draft_loss(
-            draft.config.family, logits, confidence, full[..., draft.t2d], blocks.loss_mask, settings.loss
+        self.block_step = BlockStep(draft, extractor, settings, pad_id, start_id)
+        self.lengths = [1 + len(sample.response) for sample in samples]
+        self.epoch_steps = [
+            math.ceil(len(self._epoch_rows(epoch)) / settings.step_rows) for epoch in range(settings.epochs)
+        ]
+        self.total_steps = sum(self.epoch_steps)
+        self.state = TrainingState(0, 0, 0)
+        self.trained = {
+            name: parameter for name, parameter in draft.named_parameters() if parameter.requires_grad
+        }
+        self.optimizer = torch.optim.AdamW(
+            self.trained.items(),
+            lr=settings.peak_rate,
+            weight_decay=settings.weight_decay,
+            fused=next(draft.parameters()).is_cuda,
         )
-        if tally is not None:
-            right = draft.to_target(logits.argmax(dim=-1)) == full.argmax(dim=-1)
-            tally.add({name: value.item() for name, value in terms.items()}, right, blocks.loss_mask)
-        return terms
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._share_of_peak)
 
-    @torch.no_grad()
-    def evaluate(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Losses and teacher-forced accuracies over `samples`, under the names of val_metrics.json."""
-        self.draft.eval()
-        tally = Tally(self.draft.config.block_size)
-        # A generator of its own: validating must not change the training run, and every epoch scores the same anchors.
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        for group in batches(samples, self.settings.batch_size, range(len(samples))):
-            self.step(self._collate(group), tally, generator)
-        return tally.metrics()
+    def _share_of_peak(self, step: int) -> float:
+        return learning_rate(step, self.total_steps, 1.0, self.settings.warmup, "linear")
 
-    @torch.no_grad()
-    def acceptance(self, samples: Sequence[Sample], draft_length: int) -> Acceptance:
-        """Acceptance at K = `draft_length` as greedy serving would count it, one request at a time.
+    def _epoch_rows(self, epoch: int) -> list[list[int]]:
+        return epoch_rows(self.lengths, self.settings.total_length, self.settings.seed, epoch)
 
-        `samples` hold the verifier's own greedy responses. Serving is walked through: from an anchor on to the token
-        after its leading matches, until the response's last token is the anchor or is accepted.
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def done(self) -> bool:
+        """Whether every epoch is trained."""
+        return self.state.epoch >= self.settings.epochs
+
+    def go_on(self, state: TrainingState) -> None:
+        """Stands at `state`; the learning rates are those of the steps that are left after it.
+
+        `state.epoch` may be one past the last, then nothing is left.
         """
-        self.draft.eval()
-        runs: list[int] = []
-        for group in batches(samples, self.settings.batch_size, range(len(samples))):
-            batch = self._collate(group)
-            matches = self._leading_matches(batch, draft_length)
-            for row, sample in enumerate(group):
-                column, last = 1, len(sample.response)
-                while column < last:
-                    runs.append(int(matches[row, column]))
-                    column += 1 + runs[-1]
-        return Acceptance.from_runs(torch.tensor(runs), draft_length)
+        left = sum(self.epoch_steps[state.epoch :]) - state.local_step
+        self.state, self.total_steps = state, state.global_step + max(0, left)
+        self.scheduler.last_epoch = state.global_step
+        rate = self.settings.peak_rate * self._share_of_peak(state.global_step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.scheduler._last_lr = [rate]
 
-    def _leading_matches(self, batch: Batch, draft_length: int) -> torch.Tensor:
-        """[rows, length - 1]: leading matches of a block at every column. Slots beyond K are masks, as in serving."""
+    def steps(self) -> Iterator[StepReport]:
+        """Takes the steps that are left of the current epoch, one for each item; `state` is up to date at each."""
+        rows, size = self._epoch_rows(self.state.epoch), self.settings.step_rows
+        while self.state.local_step < self.epoch_steps[self.state.epoch]:
+            first = self.state.local_step * size
+            self.draft.train()
+            report = self.take([[self.samples[index] for index in row] for row in rows[first : first + size]])
+            state = self.state
+            self.state = TrainingState(state.epoch, state.local_step + 1, state.global_step + 1)
+            yield report
+
+    def next_epoch(self) -> None:
+        """Stands at the start of the epoch after the current one."""
+        self.state = TrainingState(self.state.epoch + 1, 0, self.state.global_step)
+
+    def take(self, groups: Sequence[Sequence[Sample]]) -> StepReport:
+        """One optimizer step on packed rows of these samples, in micro-batches whose gradients add up.
+
+        The anchors of all of them are drawn first, and every micro-batch is weighted by its share of their counted
+        slots. Without any counted slot the loss is 0 and the weights stay as they are.
+        """
+        settings, rate = self.settings, self.rate
+        rows = packed_rows(groups, self.pad_id, self.start_id)
+        blocks = self.blocks(rows, settings.seed, self.state.global_step, "anchors")
+        count = int(blocks.loss_mask.sum())
+        device = self.block_step.device
+        loss = torch.zeros((), device=device)
+        norm = torch.zeros((), device=device)
+        finite = []
+        if count:
+            for first in range(0, len(groups), settings.rows):
+                part = rows.part(first, settings.rows)
+                noise_places = [
+                    (settings.seed, self.state.global_step, "noise", first + row)
+                    for row in range(len(part.tokens))
+                ]
+                result = self.block_step(
+                    part, blocks.part(first, settings.rows), count, noise_places=noise_places
+                )
+                result.terms["loss"].backward()
+                loss += result.terms["loss"].detach()
+                finite.append(result.finite)
+            norm = torch.nn.utils.clip_grad_norm_(self.trained.values(), settings.clip).detach()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        with warnings.catch_warnings():
+            # A first step without counted slots moves the rate, not the optimizer; torch suspects a mistake there.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.scheduler.step()
+        return StepReport(
+            number=self.state.global_step + 1,
+            rate=rate,
+            loss=loss,
+            gradient_norm=norm,
+            finite=torch.cat(finite) if finite else torch.ones(len(rows.samples), dtype=torch.bool),
+            tokens=sum(1 + len(sample.response) for sample in rows.samples),
+            ids=rows.ids,
+        )
+
+    def blocks(self, rows: PackedRows, *place: object) -> Blocks:
+        """Blocks at random anchors of `rows`, drawn by `place`; columns where no row has an anchor are left out."""
         config = self.draft.config
-        states = self.extractor(batch.prompts, batch.prompt_mask, batch.tokens)
-        columns, valid = all_anchors(batch.loss_mask, batch.documents)
-        found = []
-        for part in range(0, columns.shape[1], 16):
-            chosen = slice(part, part + 16)
-            blocks = make_blocks(
-                batch.tokens, batch.documents, batch.positions, columns[:, chosen], valid[:, chosen],
-                draft_length + 1, config.mask_token_id,
-            )  # fmt: skip
-            hidden = self.draft(states.aux, batch.documents, batch.positions, blocks)
-            logits, _ = self.draft.draft_logits(hidden, blocks)
-            right = (self.draft.to_target(logits.argmax(dim=-1)) == blocks.targets) & blocks.loss_mask
-            found.append(leading_matches(right[..., 1:]))
-        return torch.cat(found, dim=1).cpu()
+        columns, valid = sample_anchors(
+            rows.loss_mask, rows.documents, self.settings.max_anchors, config.block_size, seeded(*place),
+            self.settings.whole_blocks,
+        )  # fmt: skip
+        most = max(1, int(valid.sum(dim=1).max()))
+        return make_blocks(
+            rows.tokens, rows.documents, rows.positions, columns[:, :most], valid[:, :most],
+            config.block_size, config.mask_token_id,
+        )  # fmt: skip
 
 
-def _teacher(logits: torch.Tensor, columns: torch.Tensor, block_size: int) -> torch.Tensor:
-    """[R, N, B, vocabulary]: for each slot the verifier's logits of its token, which stand one column before it."""
-    slots = torch.arange(block_size, device=columns.device)
-    wanted = (columns[:, :, None] + slots - 1).clamp(0, logits.shape[1] - 1)
-    rows: Any = torch.arange(logits.shape[0], device=columns.device)[:, None, None]
-    return logits[rows, wanted]
+def check_finite(reports: Sequence[StepReport]) -> list[float]:
+    """The reports' losses; waits for the device. Raises `NotFinite` for the first step that went wrong."""
+    values = torch.stack([torch.stack([report.loss, report.gradient_norm]) for report in reports]).tolist()
+    for report, (loss, norm) in zip(reports, values, strict=True):
+        wrong = [
+            name for name, value in (("the loss", loss), ("the gradient", norm)) if not math.isfinite(value)
+        ]
+        bad = [name for name, good in zip(report.ids, report.finite.tolist(), strict=True) if not good]
+        if bad:
+            raise NotFinite(f"step {report.number}: the verifier's states are not finite on {_listed(bad)}")
+        if wrong:
+            raise NotFinite(
+                f"step {report.number}: {' and '.join(wrong)} not finite; samples {_listed(report.ids)}"
+            )
+    return [loss for loss, _ in values]
+
+
+def _listed(ids: Sequence[str]) -> str:
+    named = ", ".join(name or "(unnamed)" for name in ids[:_NAMED_SAMPLES])
+    return named + (f" and {len(ids) - _NAMED_SAMPLES} more" if len(ids) > _NAMED_SAMPLES else "")

@@ -2,7 +2,8 @@
 
 Every distance compares logits over the draft vocabulary with the verifier's logits restricted to it, slot by slot. A
 batch's loss is the weighted sum over counted slots divided by their number (plus 1e-5, so that a batch without counted
-slots gives 0 rather than a NaN).
+slots gives 0 rather than a NaN). A batch taken in parts gives each part the number of the whole, so that the parts'
+losses add up to the whole's.
 """
 
 from __future__ import annotations
@@ -42,10 +43,15 @@ def total_variation(logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor
     return 0.5 * (logits.softmax(dim=-1) - teacher.softmax(dim=-1)).abs().sum(dim=-1)
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Sum of `values` * `weights` where `mask`, over the count of `mask` + 1e-5; shapes [..., B], [..., B], [B]."""
+def masked_mean(
+    values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor, count: int | None = None
+) -> torch.Tensor:
+    """Sum of `values` * `weights` where `mask`, over `count` + 1e-5; shapes [..., B], [..., B], [B].
+
+    `count` is the number of counted slots to divide by, those of `mask` by default.
+    """
     counted = mask.to(values.dtype)
-    return (values * weights * counted).sum() / (counted.sum() + 1e-5)
+    return (values * weights * counted).sum() / ((counted.sum() if count is None else count) + 1e-5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +71,26 @@ def draft_loss(
     teacher: torch.Tensor,
     mask: torch.Tensor,
     settings: LossSettings,
+    count: int | None = None,
 ) -> dict[str, torch.Tensor]:
     """The loss under "loss" and its terms by name, scalars.
 
-    `logits` and `teacher` [R, N, B, draft vocabulary], `confidence` [R, N, B] or None, `mask` [R, N, B].
+    `logits` and `teacher` [R, N, B, draft vocabulary], `confidence` [R, N, B] or None, `mask` [R, N, B]; `count` as in
+    `masked_mean`.
     """
     weights = slot_weights(mask.shape[-1], settings.gamma, mask.device)
     if family != "dspark":
-        return {"loss": masked_mean(kl_divergence(logits, teacher), mask, weights)}
+        return {"loss": masked_mean(kl_divergence(logits, teacher), mask, weights, count)}
     distance = total_variation(logits, teacher)
     terms = {
-        "ce_loss": masked_mean(cross_entropy(logits, teacher), mask, weights),
-        "tv_loss": masked_mean(distance, mask, weights),
+        "ce_loss": masked_mean(cross_entropy(logits, teacher), mask, weights, count),
+        "tv_loss": masked_mean(distance, mask, weights, count),
     }
     loss = settings.cross_entropy * terms["ce_loss"] + settings.total_variation * terms["tv_loss"]
     if confidence is not None:
         error = functional.binary_cross_entropy_with_logits(
             confidence, 1.0 - distance.detach(), reduction="none"
         )
-        terms["confidence_loss"] = masked_mean(error, mask, weights)
+        terms["confidence_loss"] = masked_mean(error, mask, weights, count)
         loss = loss + settings.confidence * terms["confidence_loss"]
     return {"loss": loss, **terms}

@@ -49,33 +49,46 @@ class Acceptance:
 
 @dataclass(slots=True)
 class Tally:
-    """Running sums over an epoch; `metrics()` gives the means under the names of val_metrics.json."""
+    """Running sums over an epoch; `metrics()` gives the means under the names of val_metrics.json.
+
+    Sums stay on the device of what is added until `metrics()` asks for them.
+    """
 
     block_size: int
-    correct: torch.Tensor = field(init=False)
-    counted: torch.Tensor = field(init=False)
-    sums: dict[str, float] = field(default_factory=dict)
-    batches: int = 0
+    _sums: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.correct = torch.zeros(self.block_size, dtype=torch.long)
-        self.counted = torch.zeros(self.block_size, dtype=torch.long)
-
-    def add(self, terms: Mapping[str, float], correct: torch.Tensor, mask: torch.Tensor) -> None:
-        """One batch: its loss terms, and [R, N, B] bool tensors of right slots and counted slots."""
+    def add(self, terms: Mapping[str, torch.Tensor], correct: torch.Tensor, mask: torch.Tensor) -> None:
+        """One batch: its loss terms (scalars), and [R, N, B] bool tensors of right slots and counted slots."""
+        slots = mask.sum()
+        self._add("slots", slots)
         for name, value in terms.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.batches += 1
-        self.correct += (correct & mask).sum(dim=(0, 1)).cpu()
-        self.counted += mask.sum(dim=(0, 1)).cpu()
+            self._add(f"loss/{name}", value.double() * slots)
+        right = correct & mask
+        self._add("correct", right.sum(dim=(0, 1)))
+        self._add("counted", mask.sum(dim=(0, 1)))
+        self._add("blocks", mask.any(dim=2).sum())
+        self._add("accepted", leading_matches(right[..., 1:]).sum())
+
+    def _add(self, name: str, value: torch.Tensor) -> None:
+        self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
 
     def metrics(self) -> dict[str, float]:
-        """Means so far; slots that never counted are left out, so no value is a NaN."""
-        means = {f"{name}_epoch": total / self.batches for name, total in self.sums.items()}
-        counted = int(self.counted.sum())
-        if counted:
-            means["full_acc_epoch"] = int(self.correct.sum()) / counted
-        for slot in range(1, self.block_size):
-            if int(self.counted[slot]):
-                means[f"position_{slot}_acc_epoch"] = int(self.correct[slot]) / int(self.counted[slot])
+        """Means so far: losses by counted slot, accuracies, and `eal_epoch`, the expected acceptance length.
+
+        The last is 1 + the mean of leading matches of a block. Slots that never counted are left out, so no value is a
+        NaN.
+        """
+        found = {name: value.tolist() for name, value in self._sums.items()}
+        slots = found.get("slots", 0)
+        means = {
+            f"{name.removeprefix('loss/')}_epoch": total / max(1, slots)
+            for name, total in found.items()
+            if name.startswith("loss/")
+        }
+        if slots:
+            means["full_acc_epoch"] = sum(found["correct"]) / slots
+            means["eal_epoch"] = 1 + found["accepted"] / found["blocks"]
+            for slot in range(1, self.block_size):
+                if found["counted"][slot]:
+                    means[f"position_{slot}_acc_epoch"] = found["correct"][slot] / found["counted"][slot]
         return means

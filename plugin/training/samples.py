@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from plugin.training.pairs import Pair
+from plugin.training.transfer import to_device
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on `device`."""
-        return Batch(*(getattr(self, name).to(device, non_blocking=True) for name in self.__slots__))
+        return Batch(*(to_device(getattr(self, name), device) for name in self.__slots__))
 
     def labels(self) -> torch.Tensor:
         """[rows, decoder length]: the next token at each column, `IGNORED_LABEL` where there is none."""

@@ -159,6 +159,8 @@ def greedy_responses(
 ) -> list[list[int]]:
     """The verifier's greedy response to each prompt (encoder ids), end token included where it was reached."""
     device = next(model.parameters()).device
+    ends = model.config.decoder.eos_token_id
+    ends = {ends} if isinstance(ends, int) else set(ends)
     asked = [Sample(prompt, []) for prompt in prompts]
     responses: list[list[int]] = []
     for group in batches(asked, batch_size, range(len(asked))):
@@ -170,6 +172,6 @@ def greedy_responses(
             do_sample=False,
         )
         for row in output[:, 1:].tolist():
-            end = row.index(vocabulary.EOS_ID) + 1 if vocabulary.EOS_ID in row else len(row)
-            responses.append(row[:end])
+            reached = (place for place, token in enumerate(row, start=1) if token in ends)
+            responses.append(row[: next(reached, len(row))])
     return responses

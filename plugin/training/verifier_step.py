@@ -8,6 +8,7 @@ and for masks it can leave out), so that CUDA can record it once and replay it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -25,16 +26,32 @@ def verifier_logits(
     prompt_mask: torch.Tensor,
     tokens: torch.Tensor,
 ) -> torch.Tensor:
-    """[rows, decoder length, vocabulary], equal to the model's own forward on text without image tokens."""
+    """[rows, decoder length, vocabulary], equal to the model's own forward on text without image tokens.
+
+    `final_logit_softcapping` is left out: the verifiers that are trained here have none.
+    """
+    return model.lm_head(verifier_states(model, prompts, prompt_mask, tokens))
+
+
+def verifier_states(
+    model: T5Gemma2ForConditionalGeneration,
+    prompts: torch.Tensor,
+    prompt_mask: torch.Tensor,
+    tokens: torch.Tensor,
+) -> torch.Tensor:
+    """The decoder's final normed states [rows, decoder length, hidden], computed without waiting for the device.
+
+    The masks are those that transformers builds for attention by `sdpa`.
+    """
     window = model.config.decoder.sliding_window
     reach = model.config.encoder.text_config.sliding_window
     table = model.get_input_embeddings()
-    scale = table.embed_scale.to(table.weight.dtype)
+    prompt_mask = prompt_mask.bool()
     visible = prompt_mask[:, None, None, :]
     own = _distances(prompts.shape[1], prompts.device)
     near = (own < (reach + 1) // 2) & (own > -(reach // 2 + 1))
     encoded = model.get_encoder()(
-        inputs_embeds=functional.embedding(prompts, table.weight) * scale,
+        inputs_embeds=_embedded(table, prompts),
         attention_mask={
             "full_attention": visible.expand(-1, -1, prompts.shape[1], -1),
             "sliding_attention": visible & near,
@@ -42,14 +59,21 @@ def verifier_logits(
     ).last_hidden_state
     back = _distances(tokens.shape[1], tokens.device)
     causal = (back >= 0).expand(tokens.shape[0], 1, -1, -1)
-    states = model.get_decoder()(
-        inputs_embeds=functional.embedding(tokens, table.weight) * scale,
+    return model.get_decoder()(
+        inputs_embeds=_embedded(table, tokens),
         attention_mask={"full_attention": causal, "sliding_attention": causal & (back < window)},
         encoder_hidden_states=encoded,
         encoder_attention_mask={"full_attention": visible.expand(-1, -1, tokens.shape[1], -1)},
         use_cache=False,
     ).last_hidden_state
-    return model.lm_head(states)
+
+
+def _embedded(table: Any, ids: torch.Tensor) -> torch.Tensor:
+    """What the embedding module computes, with a selection where it has an indexed assignment, which would wait."""
+    scaled = functional.embedding(ids, table.weight) * table.embed_scale.to(table.weight.dtype)
+    return torch.where(
+        (ids == table.eoi_token_index)[..., None], table.eoi_embedding.to(scaled.dtype), scaled
+    )
 
 
 def _distances(length: int, device: torch.device) -> torch.Tensor:

@@ -9,14 +9,17 @@ import pytest
 import torch
 from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
+from app.cli import main
 from plugin.drafts import checkpoint
 from plugin.training import tokenizer as vocabulary
-from plugin.training.demo import FAMILIES, MAX_NEW_TOKENS, main
+from plugin.training.demo import FAMILIES, MAX_NEW_TOKENS
 from plugin.training.draft_checkpoint import read_draft, read_state
-from plugin.training.draft_trainer import DraftSettings, DraftTrainer
+from plugin.training.draft_trainer import DraftTrainer
+from plugin.training.evaluation import acceptance
 from plugin.training.extraction import Extractor
 from plugin.training.problems import take
 from plugin.training.samples import Sample
+from plugin.training.settings import DraftSettings
 from plugin.training.tiny_verifier import greedy_responses
 
 DEMO = Path(__file__).parents[3] / "plugin" / "demo"
@@ -82,51 +85,46 @@ def test_more_than_half_of_the_draft_tokens_are_accepted_on_fresh_problems(
     samples = [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
     draft = read_draft(DEMO / family)
     extractor = Extractor(demo_verifier, draft.config.aux_hidden_state_layer_ids)
-    trainer = DraftTrainer(
-        draft, extractor, DraftSettings(batch_size=32), vocabulary.PAD_ID, vocabulary.BOS_ID
-    )
-    found = trainer.acceptance(samples, draft_length=7)
+    trainer = DraftTrainer(draft, extractor, DraftSettings(precision="float32"), samples)
+    found = acceptance(trainer, samples, draft_length=7)
     assert found.acceptance_rate is not None and found.acceptance_rate > 0.5
     assert found.per_position is not None and list(found.per_position) == sorted(
         found.per_position, reverse=True
     )
 
 
+def _command(words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *words.split()])
+    return int(ended.value.code or 0)
+
+
 @pytest.mark.slow
-def test_the_commands_build_a_demo(tmp_path: Path) -> None:
-    verifier = tmp_path / "verifier"
-    main(
-        [
-            "verifier",
-            "--out",
-            str(verifier),
-            "--samples",
-            "3000",
-            "--steps",
-            "2",
-            "--batch",
-            "8",
-            "--evaluate",
-            "2",
-        ]
+def test_the_commands_build_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verifier, demo = tmp_path / "verifier", tmp_path / "demo"
+    assert _command(f"verifier-demo --out {verifier} --samples 3000 --steps 2 --batch 8 --evaluate 2") == 0
+    draft = f"demo --out {demo} --verifier {verifier} --only dflash --samples 20 --epochs 1 --batch 8 --evaluate 2"
+    assert _command(draft) == 0
+    config = json.loads((demo / "dflash" / "config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "../../verifier"
+    text = (demo / "dflash" / "train_command.txt").read_text()
+    assert text.startswith("t5gemma2 train demo --out demo --seed 0 --samples 20 --batch 8 --only dflash")
+    more = f"{draft} --from {demo / 'dflash'} --answers reference".replace(
+        str(demo), str(tmp_path / "more"), 1
     )
-    main(["dflash", "--verifier", str(verifier), "--out", str(tmp_path / "dflash"), "--samples", "20", "--epochs", "1",
-          "--batch", "8", "--evaluate", "2"])  # fmt: skip
-    config = json.loads((tmp_path / "dflash" / "config.json").read_text())
-    assert config["speculators_config"]["verifier"]["name_or_path"] == "../verifier"
+    assert _command(more) == 0
+    assert read_state(tmp_path / "more" / "dflash").epoch == 1
+    text = (tmp_path / "more" / "dflash" / "train_command.txt").read_text()
+    assert "continued from a draft that was made by:" in text
+    assert _command(more.replace("--only dflash", "--only dspark")) == 1
+    assert "speculators_model_type is 'dflash', asked for is 'dspark'" in capsys.readouterr().err
     assert (
-        "dflash --out dflash --seed 0 --samples 20" in (tmp_path / "dflash" / "train_command.txt").read_text()
+        _command(f"demo --out {tmp_path / 'all'} --samples 3000 --steps 2 --batch 64 --evaluate 2 --epochs 1")
+        == 0
     )
-    main(["dflash", "--verifier", str(verifier), "--from", str(tmp_path / "dflash"), "--out", str(tmp_path / "more"),
-          "--samples", "20", "--epochs", "1", "--batch", "8", "--evaluate", "2", "--answers", "reference"])  # fmt: skip
-    assert read_state(tmp_path / "more").epoch == 1
-    assert "continued from a draft that was made by:" in (tmp_path / "more" / "train_command.txt").read_text()
-    with pytest.raises(ValueError, match="speculators_model_type is 'dflash', asked for is 'dspark'"):
-        main(["dspark", "--verifier", str(verifier), "--from", str(tmp_path / "dflash"), "--out",
-              str(tmp_path / "wrong"), "--samples", "20", "--answers", "reference"])  # fmt: skip
+    assert {path.name for path in (tmp_path / "all").iterdir()} == {"verifier", *FAMILIES}
 
 
-def test_a_draft_needs_a_verifier(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["dflash", "--out", "nowhere"])
-    assert "--verifier: needed to train a dflash draft" in capsys.readouterr().err
+def test_a_draft_needs_a_verifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _command(f"demo --out {tmp_path} --only dflash") == 1
+    assert "holds no verifier; name one by --verifier" in capsys.readouterr().err

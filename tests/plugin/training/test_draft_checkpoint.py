@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from plugin.training.draft_checkpoint import read_draft, read_state, train_command, write_draft, write_json
+from plugin.training.draft_checkpoint import read_draft, train_command, write_draft, write_json
 from plugin.training.draft_model import DraftModel
 from plugin.training.draft_trainer import TrainingState
 
@@ -149,13 +149,6 @@ def test_papers_stand_beside_the_weights(make_draft: Callable[..., DraftModel], 
     assert lines[0] == "python -m it --seed 1" and "training samples: 9" in lines
     assert any(line.startswith("hardware: CPU") for line in lines)
     assert f"torch: {torch.__version__}" in lines
-
-
-def test_a_run_that_goes_on_counts_from_where_the_earlier_one_stood(
-    make_draft: Callable[..., DraftModel], tmp_path: Path
-) -> None:
-    _write(tmp_path, make_draft("dflash"))
-    assert TrainingState(0, 3, 3).after(read_state(tmp_path)) == TrainingState(6, 3, 63)
 
 
 def test_without_validation_there_is_no_metrics_file_f16(

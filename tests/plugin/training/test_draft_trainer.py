@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -10,9 +10,12 @@ from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.training.anchors import Blocks
 from plugin.training.draft_model import DraftModel
-from plugin.training.draft_trainer import DraftSettings, DraftTrainer
-from plugin.training.extraction import Extractor
+from plugin.training.draft_trainer import DraftTrainer, NotFinite, StepReport, check_finite
+from plugin.training.evaluation import acceptance, evaluate
+from plugin.training.extraction import Extractor, VerifierStates
 from plugin.training.samples import Sample
+from plugin.training.schedule import learning_rate
+from plugin.training.settings import DraftSettings
 from plugin.training.tiny_verifier import greedy_responses
 
 FAMILIES = ("dflash", "dspark", "dflare")
@@ -23,13 +26,27 @@ def answered(verifier: T5Gemma2ForConditionalGeneration) -> list[Sample]:
     generator = torch.Generator().manual_seed(4)
     prompts = [[2, *torch.randint(8, 60, (5,), generator=generator).tolist()] for _ in range(12)]
     responses = greedy_responses(verifier, prompts, max_new_tokens=20, batch_size=12)
-    return [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+    return [
+        Sample(prompt, response, f"s{number}")
+        for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+    ]
 
 
-def _trainer(draft: DraftModel, verifier: T5Gemma2ForConditionalGeneration, **fields: object) -> DraftTrainer:
-    settings = DraftSettings(**{"epochs": 2, "batch_size": 4, "max_anchors": 3, "peak_rate": 3e-3, **fields})  # type: ignore[arg-type]
+def _trainer(
+    draft: DraftModel, verifier: T5Gemma2ForConditionalGeneration, samples: Sequence[Sample], **fields: object
+) -> DraftTrainer:
+    wanted = {"epochs": 2, "rows": 2, "total_length": 48, "response_length": 24, "max_anchors": 6, "seed": 1}
+    settings = DraftSettings(**{**wanted, "peak_rate": 3e-3, "precision": "float32", **fields})  # type: ignore[arg-type]
     extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)
-    return DraftTrainer(draft, extractor, settings, pad_id=0, start_id=2)
+    return DraftTrainer(draft, extractor, settings, samples)
+
+
+def _train(trainer: DraftTrainer) -> list[StepReport]:
+    reports = []
+    while not trainer.done:
+        reports += list(trainer.steps())
+        trainer.next_epoch()
+    return reports
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -39,35 +56,103 @@ def test_training_lowers_the_loss_and_repeats_exactly(
     answered: list[Sample],
     family: str,
 ) -> None:
+    """Two runs with one seed have equal losses, metrics and weights; another seed has not."""
     found = []
-    for _ in range(2):
+    for seed in (1, 1, 2):
         draft = make_draft(family)
-        trainer = _trainer(draft, verifier, epochs=3)
-        before = trainer.evaluate(answered)
-        state, metrics = trainer.train(answered, answered[:4])
-        assert (state.epoch, state.local_step, state.global_step) == (2, 3, 9)
-        after = trainer.evaluate(answered)
-        assert after["loss_epoch"] < before["loss_epoch"]
-        assert {"full_acc_epoch", *(f"position_{k}_acc_epoch" for k in range(1, 8))} <= set(metrics)
-        found.append((metrics, [tensor.clone() for tensor in draft.state_dict().values()]))
-    assert found[0][0] == found[1][0]
-    assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
+        trainer = _trainer(draft, verifier, answered, epochs=3, seed=seed)
+        before = evaluate(trainer, answered)
+        losses = check_finite(_train(trainer))
+        assert len(losses) == trainer.total_steps == trainer.state.global_step == 3 * trainer.epoch_steps[0]
+        metrics = evaluate(trainer, answered)
+        assert metrics["loss_epoch"] < before["loss_epoch"]
+        assert {"full_acc_epoch", "eal_epoch", *(f"position_{k}_acc_epoch" for k in range(1, 8))} <= set(
+            metrics
+        )
+        found.append((losses, metrics, [tensor.clone() for tensor in draft.state_dict().values()]))
+    assert found[0][:2] == found[1][:2]
+    assert all(torch.equal(one, other) for one, other in zip(found[0][2], found[1][2], strict=True))
+    assert found[0][0] != found[2][0]
 
 
-def test_without_validation_there_are_no_metrics_f16(
+@pytest.mark.parametrize("family", ["dflash", "dspark"])
+def test_accumulated_micro_batches_equal_the_big_batch(
+    make_draft: Callable[..., DraftModel],
+    verifier: T5Gemma2ForConditionalGeneration,
+    answered: list[Sample],
+    family: str,
+) -> None:
+    """Rows of unequal numbers of slots, one at a time and all at once: loss, gradient norm and weights to 1e-6."""
+    found = []
+    for rows, accumulate in ((4, 1), (1, 4), (3, 2)):
+        draft = make_draft(family)
+        trainer = _trainer(draft, verifier, answered, rows=rows, accumulate=accumulate)
+        report = trainer.take([answered[:3], answered[3:4], answered[4:6], [Sample([2, 9], [11, 1])]])
+        found.append((report, torch.cat([tensor.flatten() for tensor in trainer.trained.values()])))
+    assert found[0][0].loss > 0
+    for report, weights in found[1:]:
+        assert abs(float(report.loss - found[0][0].loss)) < 1e-6
+        assert abs(float(report.gradient_norm - found[0][0].gradient_norm)) < 1e-6
+        # AdamW's first step is the sign of the gradient wherever that is not tiny.
+        assert (weights - found[0][1]).abs().mean() < 1e-6
+
+
+def test_rates_are_torchs_own_schedule(
     make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
 ) -> None:
-    _, metrics = _trainer(make_draft("dflash"), verifier, epochs=1).train(answered[:2], [])
-    assert metrics == {}
+    trainer = _trainer(make_draft("dflash"), verifier, answered, epochs=2, warmup=0.5)
+    total = trainer.total_steps
+    rates = [report.rate for report in _train(trainer)]
+    assert rates == pytest.approx([learning_rate(step, total, 3e-3, 0.5, "linear") for step in range(total)])
+    assert trainer.scheduler.state_dict()["last_epoch"] == total
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(
+def test_a_batch_without_slots_changes_nothing_f10(
     make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
 ) -> None:
+    """F10: all labels masked, since no response has two tokens: loss 0, no update, and training goes on."""
     draft = make_draft("dflash")
-    draft.fc.weight.data[0, 0] = float("nan")
-    with pytest.raises(RuntimeError, match="non-finite"):
-        _trainer(draft, verifier).train(answered, [])
+    trainer = _trainer(draft, verifier, [Sample([2, 8], [1])])
+    before = {name: tensor.clone() for name, tensor in draft.state_dict().items()}
+    (report,) = list(trainer.steps())
+    assert check_finite([report]) == [0.0]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in draft.state_dict().items())
+    assert trainer.state.global_step == 1 and not trainer.optimizer.state
+    assert check_finite([trainer.take([answered[:2]])])[0] > 0
+
+
+def test_a_huge_rate_stays_finite_or_stops_f10(
+    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
+) -> None:
+    """F10: at a learning rate of 1e6 the weights overflow; the step that sees it is named."""
+    trainer = _trainer(make_draft("dflash"), verifier, answered, epochs=12, peak_rate=1e6)
+    with pytest.raises(NotFinite, match=r"^step \d+: .*not finite; samples s\d+, ") as error:
+        check_finite(_train(trainer))
+    assert "\n" not in str(error.value)
+
+
+def test_states_that_are_not_finite_name_their_sample_f10(
+    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
+) -> None:
+    """F10: one sample with inf hidden states is named, in training and in validation."""
+    trainer = _trainer(make_draft("dflash"), verifier, answered)
+    extractor = trainer.block_step.extractor
+
+    class Poisoned:
+        layer_ids = extractor.layer_ids
+        logits, greedy_tokens = extractor.logits, extractor.greedy_tokens
+
+        def __call__(self, prompts: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> VerifierStates:
+            found = extractor(prompts, mask, tokens)
+            bad = (prompts[:, : len(answered[5].prompt)] == torch.tensor(answered[5].prompt)).all(dim=1)
+            found.aux[bad, 1, 0, 3] = float("inf")
+            return found
+
+    trainer.block_step.extractor = Poisoned()  # type: ignore[assignment]
+    with pytest.raises(NotFinite, match=r"^step \d+: the verifier's states are not finite on s5$"):
+        check_finite(list(trainer.steps()))
+    with pytest.raises(NotFinite, match=r"^validation: the verifier's states are not finite on s5$"):
+        evaluate(trainer, answered)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,15 +164,15 @@ def test_acceptance_is_that_of_a_served_request(
 ) -> None:
     """Against serving written out: one request, one block after another, tokens drafted left to right."""
     draft = make_draft(family)
-    trainer = _trainer(draft, verifier, epochs=6, peak_rate=1e-2)
-    trainer.train(answered, [])
+    trainer = _trainer(draft, verifier, answered, epochs=6, peak_rate=1e-2)
+    _train(trainer)
     draft.eval()
     total = 0
     for length in (1, 3, 7):
         runs = []
         for sample in answered[:4]:
             sequence = [2, *sample.response]
-            states = trainer.extractor(
+            states = trainer.block_step.extractor(
                 torch.tensor([sample.prompt]), torch.ones(1, len(sample.prompt)), torch.tensor([sequence])
             )
             anchor = 1
@@ -98,7 +183,7 @@ def test_acceptance_is_that_of_a_served_request(
                     accepted += 1
                 runs.append(accepted)
                 anchor += 1 + accepted
-        found = trainer.acceptance(answered[:4], length)
+        found = acceptance(trainer, answered[:4], length)
         assert found.drafts == len(runs)
         assert found.accepted_tokens == sum(runs)
         total += sum(runs)
@@ -130,4 +215,12 @@ def test_an_extractor_of_other_layers_is_refused(
     make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
     with pytest.raises(ValueError, match=r"the draft reads \[0, 2, 5\], the extractor taps \[1\]"):
-        DraftTrainer(make_draft("dflash"), Extractor(verifier, (1,)), DraftSettings(), 0, 2)
+        DraftTrainer(make_draft("dflash"), Extractor(verifier, (1,)), DraftSettings(), [Sample([2], [5, 1])])
+
+
+def test_no_samples_are_refused_f16(
+    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+) -> None:
+    """F16: nothing to train on."""
+    with pytest.raises(ValueError, match="samples: none given"):
+        _trainer(make_draft("dflash"), verifier, [])

@@ -30,20 +30,31 @@ def test_without_drafts_there_are_no_rates() -> None:
 
 
 def test_tally_excludes_padding_blocks_f12() -> None:
+    """F12: of two blocks one counts; its runs are 1 of 2 in the first batch, 0 in the second."""
     tally = Tally(block_size=3)
     correct = torch.tensor([[[True, True, False], [True, True, True]]])
     mask = torch.tensor([[[False, True, True], [False, False, False]]])
-    tally.add({"loss": 2.0}, correct, mask)
-    tally.add({"loss": 4.0}, ~correct, mask)
+    tally.add({"loss": torch.tensor(2.0)}, correct, mask)
+    tally.add({"loss": torch.tensor(4.0)}, ~correct, mask)
     assert tally.metrics() == {
         "loss_epoch": 3.0,
         "full_acc_epoch": 0.5,
+        "eal_epoch": 1.5,
         "position_1_acc_epoch": 0.5,
         "position_2_acc_epoch": 0.5,
     }
 
 
+def test_tally_weights_losses_by_slots() -> None:
+    tally = Tally(block_size=3)
+    for loss, mask in ((6.0, [False, True, False]), (3.0, [False, True, True])):
+        tally.add({"loss": torch.tensor(loss)}, torch.ones(1, 1, 3).bool(), torch.tensor([[mask]]))
+    assert tally.metrics()["loss_epoch"] == 4.0
+
+
 def test_tally_of_nothing_counted_has_no_nan() -> None:
     tally = Tally(block_size=3)
-    tally.add({"loss": 0.0}, torch.zeros(1, 1, 3, dtype=torch.bool), torch.zeros(1, 1, 3, dtype=torch.bool))
+    nothing = torch.zeros(1, 1, 3, dtype=torch.bool)
+    tally.add({"loss": torch.tensor(0.0)}, nothing, nothing)
     assert tally.metrics() == {"loss_epoch": 0.0}
+    assert Tally(block_size=3).metrics() == {}

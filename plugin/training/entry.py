@@ -1,0 +1,286 @@
+"""From parsed flags to a finished training run; a failure is one line and exit code 1, a signal is 130."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+from rich.logging import RichHandler
+from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
+from transformers.utils import logging as transformers_logging
+
+from plugin.drafts import checkpoint as checkpoints
+from plugin.training.draft_checkpoint import train_command
+from plugin.training.draft_config import Family
+from plugin.training.draft_model import DraftModel
+from plugin.training.draft_shape import new_draft
+from plugin.training.draft_trainer import DraftTrainer
+from plugin.training.events import Events, MissingTensorBoard, adopt_events, summary_writer
+from plugin.training.extraction import Extractor
+from plugin.training.losses import LossSettings
+from plugin.training.mixture import read_data
+from plugin.training.responses import verifier_responses
+from plugin.training.run_checkpoint import Papers, compare_facts, restore, restored_draft
+from plugin.training.run_folder import Checkpoint, RunError, RunFolder
+from plugin.training.run_progress import RunProgress
+from plugin.training.samples import Sample, encode, split_samples
+from plugin.training.settings import DraftSettings
+from plugin.training.stop import Interrupted
+from plugin.training.training_run import RunOptions, TrainingRun
+
+logger = logging.getLogger(__name__)
+
+FAILED: Final = 1
+STOPPED: Final = 130
+_KNOWN = (ValueError, FloatingPointError, MissingTensorBoard, OSError, checkpoints.CheckpointError)
+_LOG_EVERY_ON_CUDA = 10
+_RESPONSES_AT_ONCE = 8
+_FINGERPRINT_ROWS = 1024
+
+
+def guarded(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
+    """Runs `command` with its log on standard error; the exit code."""
+    console = Console(stderr=True)
+    handler: logging.Handler = RichHandler(console=console, show_path=False)
+    if not console.is_terminal:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+    logging.getLogger("plugin").setLevel(logging.INFO)
+    arguments.console = console
+    try:
+        command(arguments)
+    except Interrupted as error:
+        return _ended(str(error), STOPPED)
+    except KeyboardInterrupt:
+        return _ended("stopped; the same command starts it again", STOPPED)
+    except torch.OutOfMemoryError as error:
+        return _ended(f"out of memory, try a smaller --rows or --extractor-batch: {_line(error)}", FAILED)
+    except _KNOWN as error:
+        return _ended(_line(error), FAILED)
+    return 0
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _ended(words: str, code: int) -> int:
+    print(f"t5gemma2: {words}", file=sys.stderr)
+    return code
+
+
+def train_family(arguments: argparse.Namespace) -> None:
+    """`t5gemma2 train <family>`: verifier, data and run folder are checked before anything is loaded."""
+    family: Family = arguments.target
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    settings = _settings(arguments, device)
+    options = RunOptions(
+        arguments.save_every, arguments.keep,
+        arguments.log_every or (_LOG_EVERY_ON_CUDA if device.type == "cuda" else 1),
+    )  # fmt: skip
+    named = checkpoints.resolve(model=None, draft="none", verifier=arguments.verifier, k=None)
+    if not arguments.no_tensorboard:
+        summary_writer()
+    folder = RunFolder(arguments.out)
+    folder.clean()
+    newest = folder.newest()
+    _check_start(arguments, newest)
+    if newest is not None:
+        logger.info("%s: going on from %s", folder.path, newest.path)
+
+    verifier = _Verifier.load(checkpoints.fetch(named).verifier.path, device)
+    mixture = read_data(arguments.data, settings.seed)
+    samples = encode(
+        verifier.tokenizer, mixture.pairs, verifier.end_id, settings.prompt_length, settings.response_length
+    )
+    if arguments.responses == "verifier":
+        length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
+        at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
+        samples = verifier_responses(verifier.model, samples, length, at_once, folder.path)
+    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
+    if not any(len(sample.response) > 1 for sample in train):
+        raise ValueError("no training sample has a response of two tokens, so there is nothing to predict")
+
+    draft = _draft(arguments, family, settings, verifier, newest, train)
+    extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
+    trainer = DraftTrainer(draft, extractor, settings, train, verifier.pad_id, verifier.start_id)
+    data = {
+        **mixture.counts,
+        "responses": arguments.responses,
+        "training_samples": len(train),
+        "validation_samples": len(validation),
+        "tokens_sha256": _digest(samples),
+    }
+    facts = _facts(settings, draft, verifier, data)
+    if newest is not None:
+        compare_facts(newest, facts)
+        restore(newest, trainer)
+    if trainer.done:
+        logger.info("%s: all %d epochs are trained; --epochs trains more", folder.path, trainer.state.epoch)
+        return
+    if newest is not None and not arguments.no_tensorboard:
+        adopt_events(newest.path / "tensorboard", folder.path / "tensorboard")
+    events = Events(
+        None if arguments.no_tensorboard else folder.path / "tensorboard", trainer.state.global_step + 1
+    )
+    command = shlex.join(["t5gemma2", *sys.argv[1:]])
+    told = {**facts, "training samples": len(train), "validation samples": len(validation), "device": device}
+    papers = Papers(
+        verifier=named.verifier.path,
+        softcap=verifier.model.config.decoder.final_logit_softcapping,
+        command=train_command(command, told, device),
+        launcher=f"exec {command}",
+        data=data,
+        facts=facts,
+        events=events.folder,
+    )
+    progress = RunProgress(trainer.total_steps, trainer.state.global_step, arguments.console)
+    try:
+        TrainingRun(trainer, folder, papers, validation, options, events, progress)()
+    finally:
+        events.close()
+
+
+def _settings(arguments: argparse.Namespace, device: torch.device) -> DraftSettings:
+    return DraftSettings(
+        epochs=arguments.epochs,
+        rows=arguments.rows,
+        accumulate=arguments.accumulate,
+        total_length=arguments.total_length,
+        prompt_length=arguments.prompt_length,
+        response_length=arguments.response_length,
+        max_anchors=arguments.anchors,
+        extractor_batch=arguments.extractor_batch,
+        peak_rate=arguments.rate,
+        warmup=arguments.warmup,
+        weight_decay=arguments.weight_decay,
+        clip=arguments.clip,
+        noise=arguments.noise,
+        whole_blocks=arguments.whole_blocks,
+        train_fraction=arguments.train_fraction,
+        seed=arguments.seed,
+        precision=arguments.precision or ("bfloat16" if device.type == "cuda" else "float32"),
+        loss=LossSettings(gamma=arguments.gamma),
+    )
+
+
+def _check_start(arguments: argparse.Namespace, newest: Checkpoint | None) -> None:
+    if newest is None:
+        return
+    if arguments.fresh:
+        raise RunError(f"--fresh: {arguments.out} holds {newest.path.name}; use another --out or remove it")
+    if arguments.start is not None:
+        logger.info("--from: not read again, the run goes on from %s", newest.path)
+    family = (newest.json("config.json") or {}).get("speculators_model_type")
+    if family != arguments.target:
+        raise RunError(
+            f"{newest.path}: speculators_model_type is {family!r}, asked for is {arguments.target!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verifier:
+    """The frozen verifier on its device, its tokenizer, and the token ids that training needs."""
+
+    model: T5Gemma2ForConditionalGeneration
+    tokenizer: Any
+    pad_id: int
+    start_id: int
+    end_id: int
+
+    @classmethod
+    def load(cls, folder: str, device: torch.device) -> _Verifier:
+        transformers_logging.disable_progress_bar()
+        dtype: Any = "auto" if device.type == "cuda" else torch.float32
+        model = T5Gemma2ForConditionalGeneration.from_pretrained(
+            folder, dtype=dtype, attn_implementation="sdpa"
+        )
+        decoder = model.config.decoder
+        ends = decoder.eos_token_id
+        return cls(
+            model.to(device).eval().requires_grad_(False),
+            AutoTokenizer.from_pretrained(folder),
+            decoder.pad_token_id,
+            decoder.bos_token_id,
+            ends if isinstance(ends, int) else ends[0],
+        )
+
+    @property
+    def table(self) -> torch.Tensor:
+        """The raw embedding [vocabulary, hidden]."""
+        return self.model.get_input_embeddings().weight.detach()
+
+    def fingerprint(self) -> str:
+        """Of some rows of the embedding: equal for the same verifier wherever it lies."""
+        rows = self.table[:: max(1, len(self.table) // _FINGERPRINT_ROWS)].float().cpu().contiguous()
+        return hashlib.blake2b(rows.numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _draft(
+    arguments: argparse.Namespace,
+    family: Family,
+    settings: DraftSettings,
+    verifier: _Verifier,
+    newest: Checkpoint | None,
+    train: Sequence[Sample],
+) -> DraftModel:
+    """The draft to train: that of the newest checkpoint or of --from, or a new one."""
+    source = newest or (Checkpoint(arguments.start, 0, None) if arguments.start else None)
+    if source is None:
+        mask = arguments.mask_token_id
+        mask = verifier.tokenizer.mask_token_id if mask is None else mask
+        if mask is None:
+            raise ValueError("the verifier's tokenizer has no mask token; give --mask-token-id")
+        return new_draft(
+            family, verifier.model.config.decoder, verifier.table, (sample.response for sample in train),
+            settings.seed, mask_token_id=mask, layers=arguments.layers, aux=arguments.aux_layers,
+            draft_vocab_size=arguments.draft_vocab, block_size=arguments.block_size,
+        )  # fmt: skip
+    draft = restored_draft(source, verifier.table)
+    config = draft.config
+    asked = {
+        "target": (family, config.family),
+        "--layers": (arguments.layers, config.num_hidden_layers),
+        "--aux-layers": (arguments.aux_layers, config.aux_hidden_state_layer_ids),
+        "--draft-vocab": (arguments.draft_vocab, config.draft_vocab_size),
+        "--block-size": (arguments.block_size, config.block_size),
+        "--mask-token-id": (arguments.mask_token_id, config.mask_token_id),
+    }
+    for name, (wanted, found) in asked.items():
+        if wanted is not None and wanted != found:
+            raise RunError(f"{name}: {wanted} here, {found} in {source.path}")
+    return draft
+
+
+def _facts(
+    settings: DraftSettings, draft: DraftModel, verifier: _Verifier, data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a resumed run must share, JSON-ready."""
+    recipe = asdict(settings)
+    # How many samples the verifier reads at a time is a matter of memory, not of what is learned.
+    del recipe["extractor_batch"]
+    loss = {f"loss.{name}": value for name, value in recipe.pop("loss").items()}
+    return {
+        **recipe,
+        **loss,
+        "family": draft.config.family,
+        "responses": data["responses"],
+        "data": data["tokens_sha256"],
+        "verifier": verifier.fingerprint(),
+    }
+
+
+def _digest(samples: Sequence[Sample]) -> str:
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(repr((sample.prompt, sample.response)).encode())
+    return digest.hexdigest()

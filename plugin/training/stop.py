@@ -1,0 +1,38 @@
+"""Stopping a run politely: the first SIGTERM or Ctrl-C asks it to save and end, the second ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved what it had."""
+
+
+class StopRequest:
+    """`requested` becomes true with the first signal while the context lasts."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Python delivers signals to the main thread alone; elsewhere nobody can ask.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,170 @@
+"""`t5gemma2 train` from the command line: one line for what is wrong, and a run that goes on by the same command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from plugin.drafts import checkpoint
+from plugin.training.entry import guarded
+from plugin.training.problems import take
+from plugin.training.stop import Interrupted
+
+DEMO = Path(__file__).parents[3] / "plugin" / "demo"
+SMALL = [
+    "--total-length", "128", "--response-length", "96", "--anchors", "8", "--rows", "4", "--layers", "1",
+    "--draft-vocab", "256", "--no-tensorboard", "--device", "cpu",
+]  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"prompt": problem.question, "response": problem.answer} for problem in take(5, "train", 12)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def command(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """`command(family, *options)`: exit code and standard error of a run in `run` on the demo verifier."""
+
+    def go(
+        family: str, *options: str, out: str = "run", verifier: str = str(DEMO / "verifier")
+    ) -> tuple[int, str]:
+        words = ["train", family, "--verifier", verifier, "--data", str(data), "--out", str(tmp_path / out)]
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *SMALL, *options])
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    return go
+
+
+def test_a_draft_is_trained_gone_on_with_and_served(
+    command: Callable[..., tuple[int, str]], tmp_path: Path, data: Path
+) -> None:
+    code, _ = command("dflare", "--epochs", "1")
+    assert code == 0
+    best = tmp_path / "run" / "checkpoint_best"
+    found = checkpoint.fetch(checkpoint.resolve(model=str(best), draft=None, verifier=None, k=None))
+    assert found.draft is not None and (found.draft.family, found.k) == ("dflare", 7)
+    assert found.draft.aux_layer_ids == (0, 1, 2, 3, 4, 5)
+    assert found.verifier.path == str(DEMO / "verifier")
+    counts = json.loads((best / "training" / "data.json").read_text())
+    assert (counts["pairs"], counts["training_samples"], counts["validation_samples"]) == (12, 11, 1)
+    text = (best / "train_command.txt").read_text()
+    assert text.startswith("t5gemma2 ") and "\nseed: 42\n" in text and "\ntorch: " in text
+
+    assert command("dflare", "--epochs", "1")[0] == 0
+    assert command("dflare", "--epochs", "2")[0] == 0
+    assert json.loads((tmp_path / "run/1/training_state.json").read_text())["epoch"] == 1
+
+    refusals = {
+        ("--seed", "43"): "seed: 43 here, 42 in ",
+        ("--rows", "2"): "rows: 2 here, 4 in ",
+        ("--epochs", "1"): "epochs: 1 here, 2 in ",
+        ("--layers", "2"): "--layers: 2 here, 1 in ",
+        ("--fresh",): "--fresh: ",
+    }
+    for options, words in refusals.items():
+        code, said = command("dflare", "--epochs", "3", *options)
+        assert code == 1 and said.splitlines()[-1].startswith(f"t5gemma2: {words}"), said
+    code, said = command("dspark", "--epochs", "3")
+    assert code == 1 and "speculators_model_type is 'dflare', asked for is 'dspark'" in said
+    data.write_text(
+        data.read_text().replace("miles", "meters", 1).replace("apples", "pens", 1) + data.read_text()
+    )
+    code, said = command("dflare", "--epochs", "3")
+    assert code == 1 and said.splitlines()[-1].startswith("t5gemma2: data: "), said
+
+
+def test_the_verifiers_own_answers_are_made_once(
+    command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    options = ("--epochs", "1", "--responses", "verifier", "--max-new-tokens", "8")
+    assert command("dflash", *options)[0] == 0
+    file = tmp_path / "run" / "responses.jsonl"
+    header, *responses = [json.loads(line) for line in file.read_text().splitlines()]
+    assert header["max_new_tokens"] == 8 and len(responses) == 12
+    assert all(1 <= len(response) <= 8 for response in responses)
+    before = file.read_bytes()
+    file.write_bytes(before[:-7])
+    assert command("dflash", *options)[0] == 0
+    assert file.read_bytes() == before
+    code, said = command("dflash", *options[:-1], "9")
+    assert code == 1 and "responses.jsonl: holds responses to other prompts" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--rate", "-1"), "peak_rate: -1.0 is not a finite number above 0"),
+        (("--total-length", "96"), "total_length: 96 does not hold"),
+        (("--aux-layers", "3,9"), "aux layers: [3, 9] are not ascending layers of 0 ... 5"),
+        (("--from", "nowhere"), "nowhere"),
+        (("--data", "missing.jsonl"), "missing.jsonl"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    command: Callable[..., tuple[int, str]], options: tuple[str, ...], words: str
+) -> None:
+    code, said = command("dflash", *options)
+    last = said.splitlines()[-1]
+    assert code == 1 and last.startswith("t5gemma2: ") and words in last, said
+    assert "Traceback" not in said
+
+
+def test_the_verifier_is_checked_first(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    for verifier, words in (("./nowhere", "does not exist"), (str(DEMO / "dflash"), "is a draft")):
+        code, said = command("dflash", verifier=verifier)
+        assert code == 1 and said.startswith("t5gemma2: ") and words in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_usable_sample_is_an_error_f16(command: Callable[..., tuple[int, str]], data: Path) -> None:
+    """F16: no rows, and rows without anything to predict."""
+    data.write_text("")
+    code, said = command("dflash")
+    assert code == 1 and "mine.jsonl" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train"],
+        ["train", "eagle"],
+        ["train", "dflash", "--data", "a.jsonl", "--out", "run"],
+        ["train", "dflash", "--verifier", "v", "--data", "a", "--out", "run", "--rows", "many"],
+        ["train", "demo", "--out", "d", "--only", "eagle"],
+    ],
+)
+def test_wrong_usage_is_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+
+
+def test_exit_codes_of_stopping(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped(_: argparse.Namespace) -> None:
+        raise Interrupted("stopped after step 3 and saved run/0.3")
+
+    def broken(_: argparse.Namespace) -> None:
+        raise KeyboardInterrupt
+
+    assert guarded(stopped, argparse.Namespace()) == 130
+    assert guarded(broken, argparse.Namespace()) == 130
+    assert capsys.readouterr().err.splitlines()[0] == "t5gemma2: stopped after step 3 and saved run/0.3"
+
+
+def test_a_copied_run_goes_on_f09(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """F09: the run folder under another name is the same run."""
+    assert command("dflash", "--epochs", "1")[0] == 0
+    os.rename(tmp_path / "run", tmp_path / "copy")
+    assert command("dflash", "--epochs", "2", out="copy")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["0", "1", "checkpoint_best"]
