@@ -1,18 +1,26 @@
-"""The whole suite in two workers: in which order, with how many threads."""
+"""The whole suite in two workers: in which order, with how many threads, with which shared fixtures.
+
+A GPU machine may have pytest alone, so nothing else is needed here.
+"""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
-# A busy machine may be slow; that is no finding.
-settings.register_profile("suite", deadline=None)
-settings.load_profile("suite")
+if find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # A busy machine may be slow; that is no finding.
+    settings.register_profile("suite", deadline=None)
+    settings.load_profile("suite")
+
+pytest_plugins = ["tests.reference.fixtures"]
 
 LONGEST = (
     "tests/engine/test_fitted_drafts.py",
@@ -26,19 +34,18 @@ LONGEST = (
 SHARES_A_SERVER = "tests/engine/gateway/"
 
 
-class ByEngine(LoadScopeScheduling):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share an engine and stay in one worker; those of one folder share a server and do, too.
 
     pytest-xdist's own way to say so, `--dist loadgroup`, is not heard under pytest 9.
     """
+    from xdist.scheduler import LoadScopeScheduling
 
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SHARES_A_SERVER):
-            return SHARES_A_SERVER
-        return nodeid.partition("::")[0]
+    class ByEngine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SHARES_A_SERVER if nodeid.startswith(SHARES_A_SERVER) else nodeid.partition("::")[0]
 
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByEngine:
     config.option.loadscopereorder = False  # the order is `pytest_collection_modifyitems`'s
     return ByEngine(config, log)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def test_every_file_parses(path: Path) -> None:
         assert all(isinstance(document, dict) for document in yaml.safe_load_all(text))
     elif path.suffix == ".json":
         assert isinstance(json.loads(text), dict)
+    elif path.suffix == ".toml":
+        assert tomllib.loads(text)
     elif path.suffix == ".py":
         compile(text, str(path), "exec")
     else:

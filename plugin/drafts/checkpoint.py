@@ -24,7 +24,7 @@ from plugin.drafts.fields import Fields
 from plugin.drafts.location import Location, download, locate
 from plugin.drafts.speculators import draft_facts, is_draft
 from plugin.drafts.tensors import check_draft
-from plugin.drafts.verifier_config import check_verifier, verifier_facts
+from plugin.drafts.verifier_config import check_tokenizer, check_verifier, verifier_facts
 
 __all__ = [
     "DEMO",
@@ -214,6 +214,7 @@ def _check_fit(draft: DraftFacts, verifier: VerifierFacts, config: Fields, targe
 def _with_weights(checkpoints: Checkpoints) -> Checkpoints:
     verifier, draft = checkpoints.verifier, checkpoints.draft
     if os.path.isdir(verifier.path):
+        check_tokenizer(Path(verifier.path))
         stored = check_verifier(verifier, Path(verifier.path))
         verifier = replace(verifier, dtype=stored if verifier.dtype == "unknown" else verifier.dtype)
     if draft is not None and os.path.isdir(draft.path):

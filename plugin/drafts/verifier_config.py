@@ -9,6 +9,7 @@ from plugin.drafts.facts import VERIFIER_ARCHITECTURE, CheckpointError, Verifier
 from plugin.drafts.fields import Fields
 from plugin.drafts.safetensors_header import Tensor, read_tensors
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
@@ -47,6 +48,14 @@ def check_verifier(facts: VerifierFacts, folder: Path) -> str:
     _check_embedding(facts, tensors, folder)
     most = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
     return _DTYPES.get(most[0][0], most[0][0]) if most else facts.dtype
+
+
+def check_tokenizer(folder: Path) -> None:
+    """CheckpointError when a local verifier has no tokenizer: prompts and stop strings are text."""
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise CheckpointError(
+            f"{folder / _TOKENIZERS[0]}: does not exist, nor does {_TOKENIZERS[1]}; copy the tokenizer files there"
+        )
 
 
 def _check_embedding(facts: VerifierFacts, tensors: dict[str, Tensor], folder: Path) -> None:

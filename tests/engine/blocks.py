@@ -27,6 +27,21 @@ class BlockReference:
         aux = aux_states(self.reference.model, prompt, (BOS, *outputs[:-1]), self.draft.aux_layers)
         return self.draft.propose(aux, outputs[-1], count)
 
+    def accepted(self, prompt: Sequence[int], answer: Sequence[int], length: int, count: int) -> list[int]:
+        """Accepted tokens of every block of `count` that greedy serving drafts on its way to `length` output tokens.
+
+        `answer` is the verifier's own and holds `length + count` tokens: the last block reaches beyond the end.
+        """
+        assert len(answer) >= length + count
+        aux = aux_states(self.reference.model, prompt, (BOS, *answer), self.draft.aux_layers)
+        runs, done = [], 1
+        while done < length:
+            block = self.draft.propose(aux[:done], answer[done - 1], count).tokens
+            wrong = [k for k, token in enumerate(block) if token != answer[done + k]]
+            runs.append(wrong[0] if wrong else count)
+            done += runs[-1] + 1
+        return runs
+
     def wrong(
         self, blocks: Sequence[Block], prompts: Sequence[tuple[int, ...]], answers: Sequence[Answer]
     ) -> list[str]:

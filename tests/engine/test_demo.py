@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 import plugin
 from plugin.training.problems import PUBLISHED_QUESTIONS, generate
 from tests.engine.blocks import BlockReference, Served
-from tests.engine.conftest import NEW_TOKENS
 from tests.engine.harness import InProcessEngine, Job, engine
 from tests.engine.test_greedy import Prompts, staggered, wrong
+from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
 
 pytestmark = pytest.mark.engine

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from tests.engine.conftest import NEW_TOKENS
 from tests.engine.harness import Answer, Block, Counters, Job, engine
+from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
 from tests.reference.tiny import tiny_tokenizer
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.engine.blocks import BlockReference, Served
-from tests.engine.conftest import NEW_TOKENS
 from tests.engine.harness import Job, engine
 from tests.engine.test_greedy import Prompts, staggered, wrong
+from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
 
 pytestmark = pytest.mark.engine
@@ -94,3 +94,21 @@ def test_b06_acceptance_in_a_batch_is_the_solo_one(
     together = served.engine.counters - before
     assert wrong(answers, reference, many) == []
     assert together.acceptance == pytest.approx(solo.acceptance, rel=0.05)
+
+
+def test_counters_are_those_of_the_formulas(
+    served: Served, reference: GreedyReference, prompts: Prompts
+) -> None:
+    """Every block, also the last, whose tokens nobody sees: drafted, accepted, accepted by position."""
+    some = prompts[::6]
+    before = served.engine.counters
+    served.engine.run([Job(prompt, NEW_TOKENS, ignore_eos=True) for prompt in some])
+    counters = served.engine.counters - before
+    runs = []
+    for prompt in some:
+        answer = reference.answer(prompt, NEW_TOKENS + served.k, ignore_eos=True).tokens
+        runs += served.blocks.accepted(prompt, answer, NEW_TOKENS, served.k)
+    assert counters.drafts == len(runs) and counters.draft_tokens == len(runs) * served.k
+    assert counters.accepted_tokens == sum(runs)
+    for position in range(served.k):
+        assert counters.accepted_per_position[position] == sum(run > position for run in runs)

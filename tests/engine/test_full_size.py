@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
 from plugin.benchmarks.shapes import write_draft, write_verifier
-from plugin.drafts.checkpoint import resolve
+from plugin.drafts.checkpoint import read_draft
 from tests.engine.harness import Job, engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -94,8 +94,8 @@ def test_a_published_size_loads_and_drafts(verifier: Path, tmp_path: Path, famil
     save_file(tensors, draft / "model.safetensors")
     config = json.loads((draft / "config.json").read_text())
     assert len(config["aux_hidden_state_layer_ids"]) == TAPS[family]
-    facts = resolve(str(draft), None, None, None).draft
-    assert facts is not None and (facts.family, facts.default_k) == (family, 7)
+    facts = read_draft(draft)
+    assert (facts.family, facts.default_k) == (family, 7)
 
     sizes = {"skip_tokenizer_init": True, "dtype": "bfloat16", "kv_cache_memory_bytes": 1 << 30}
     with engine(verifier, draft, 7, max_model_len=64, max_encoder_len=64, max_num_seqs=2, **sizes) as running:

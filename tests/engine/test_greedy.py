@@ -13,8 +13,8 @@ import pytest
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from plugin.attention import bidirectional, torch_paged
-from tests.engine.conftest import NEW_TOKENS
 from tests.engine.harness import Answer, InProcessEngine, Job, engine
+from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
 from tests.reference.prompts import prompt_ids
 from tests.reference.tiny import WINDOW

@@ -46,6 +46,7 @@ def write_verifier(folder: Path, change: Callable[[dict[str, Any]], object] | No
         change(config)
     (folder / "config.json").write_text(json.dumps(config))
     save_file({"model.encoder.embed_tokens.weight": zeros(VOCAB, HIDDEN)}, folder / "model.safetensors")
+    (folder / "tokenizer.json").touch()
     return folder
 
 

@@ -159,3 +159,13 @@ def test_dot_and_tilde(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for where in (".", "~/dflash", "../dflash/"):
         found = resolve(where, None, None, None).draft
         assert found is not None and (found.name, found.path) == ("dflash", str(pair / "dflash"))
+
+
+def test_verifier_without_a_tokenizer(tmp_path: Path) -> None:
+    verifier = write_verifier(tmp_path / "verifier")
+    (verifier / "tokenizer.json").rename(verifier / "tokenizer.model")
+    resolve(str(verifier), None, None, None)
+    (verifier / "tokenizer.model").unlink()
+    assert f"{verifier}/tokenizer.json: does not exist, nor does tokenizer.model" in refusal(
+        str(verifier), None, None, None
+    )

@@ -48,7 +48,7 @@ def test_missing_paths(where: str, words: str) -> None:
     begin = time.monotonic()
     message = refusal(None, None, where, None)
     assert words in message and where in message
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.usefixtures("no_network")
@@ -121,7 +121,7 @@ def test_offline_with_the_real_client(tmp_path: Path, monkeypatch: pytest.Monkey
     begin = time.monotonic()
     message = refusal("google/t5gemma-2-1b-1b", None, None, None)
     assert "HF_HUB_OFFLINE is set" in message and "google/t5gemma-2-1b-1b" in message
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 5
 
 
 def test_fetch_makes_hub_ids_local(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
