@@ -102,15 +102,8 @@ def make_blocks(
     )
 
 
-def attention_mask(blocks: Blocks, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """What each slot may see: bool [R, N*B, length + N*B], context columns first, then the blocks' own slots.
-
-    Context of the same sample strictly before the anchor's position, and the whole own block in both directions.
-    """
-    rows, anchors, slots = blocks.inputs.shape
+def context_mask(blocks: Blocks, documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Which context columns a block sees: bool [R, N, length], those of its sample strictly before its anchor."""
     same = documents[:, None, :] == blocks.documents[:, :, None]
     before = positions[:, None, :] < blocks.positions[:, :, :1]
-    context = (same & before).repeat_interleave(slots, dim=1)  # [R, N*B, length]
-    number = torch.arange(anchors, device=documents.device).repeat_interleave(slots)
-    own = (number[:, None] == number[None, :]).expand(rows, -1, -1)
-    return torch.cat([context, own], dim=2)
+    return same & before

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from plugin.training.anchors import Blocks, attention_mask
+from plugin.training.anchors import Blocks, context_mask
+from plugin.training.block_attention import block_attention
 from plugin.training.draft_config import DraftConfig
 from plugin.training.draft_heads import ConfidenceHead, MarkovHead
 
@@ -77,23 +78,22 @@ class DraftAttention(nn.Module):
         context_rope: tuple[torch.Tensor, torch.Tensor],
         mask: torch.Tensor,
     ) -> torch.Tensor:
-        """`states` [rows, queries, hidden], `context` [rows, length, hidden], `mask` [rows, queries, keys]."""
+        """`states` [R, N*B, hidden] of N blocks, `context` [R, length, hidden], `mask` [R, N, length].
+
+        Ropes are those of the slots and of the context's columns.
+        """
         own = self.config.family == "dflare"
         k_context = (self.k_proj_target if own else self.k_proj)(context)
         v_context = (self.v_proj_target if own else self.v_proj)(context)
         query = rotate(self.q_norm(self._heads(self.q_proj(states))), block_rope)
         key_block = rotate(self.k_norm(self._heads(self.k_proj(states))), block_rope)
         key_context = rotate(self.k_norm(self._heads(k_context)), context_rope)
-        key = torch.cat([key_context, key_block], dim=1)
-        value = torch.cat([self._heads(v_context), self._heads(self.v_proj(states))], dim=1)
-        groups = self.config.num_attention_heads // self.config.num_key_value_heads
-        attended = functional.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.repeat_interleave(groups, dim=2).transpose(1, 2),
-            value.repeat_interleave(groups, dim=2).transpose(1, 2),
-            attn_mask=mask[:, None],
-        )
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
+        blocks = (mask.shape[1], -1)
+        attended = block_attention(
+            query.unflatten(1, blocks), key_context, self._heads(v_context), key_block.unflatten(1, blocks),
+            self._heads(self.v_proj(states)).unflatten(1, blocks), mask,
+        )  # fmt: skip
+        return self.o_proj(attended.flatten(1, 2).flatten(2))
 
 
 class DraftMLP(nn.Module):
@@ -192,7 +192,7 @@ class DraftModel(nn.Module):
 
         `aux` [R, length, T, hidden]; `documents` and `positions` [R, length] describe the context's columns.
         """
-        mask = attention_mask(blocks, documents, positions)
+        mask = context_mask(blocks, documents, positions)
         block_rope = rope_tables(blocks.positions.flatten(1), self.config)
         context_rope = rope_tables(positions, self.config)
         states = self.embed_tokens(blocks.inputs.flatten(1))

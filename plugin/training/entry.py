@@ -8,14 +8,12 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import torch
 from rich.console import Console
 from rich.logging import RichHandler
-from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
-from transformers.utils import logging as transformers_logging
 
 from plugin.drafts import checkpoint as checkpoints
 from plugin.training.draft_checkpoint import train_command
@@ -25,6 +23,7 @@ from plugin.training.draft_shape import new_draft
 from plugin.training.draft_trainer import DraftTrainer
 from plugin.training.events import Events, MissingTensorBoard, adopt_events, summary_writer
 from plugin.training.extraction import Extractor
+from plugin.training.frozen_verifier import FrozenVerifier
 from plugin.training.losses import LossSettings
 from plugin.training.mixture import read_data
 from plugin.training.responses import verifier_responses
@@ -43,7 +42,6 @@ STOPPED: Final = 130
 _KNOWN = (ValueError, FloatingPointError, MissingTensorBoard, OSError, checkpoints.CheckpointError)
 _LOG_EVERY_ON_CUDA = 10
 _RESPONSES_AT_ONCE = 8
-_FINGERPRINT_ROWS = 1024
 
 
 def guarded(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
@@ -80,7 +78,6 @@ def _ended(words: str, code: int) -> int:
 
 def train_family(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train <family>`: verifier, data and run folder are checked before anything is loaded."""
-    family: Family = arguments.target
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     settings = _settings(arguments, device)
     options = RunOptions(
@@ -91,13 +88,26 @@ def train_family(arguments: argparse.Namespace) -> None:
     if not arguments.no_tensorboard:
         summary_writer()
     folder = RunFolder(arguments.out)
+    with folder.claimed():
+        _train_in(folder, arguments, settings, options, named, device)
+
+
+def _train_in(
+    folder: RunFolder,
+    arguments: argparse.Namespace,
+    settings: DraftSettings,
+    options: RunOptions,
+    named: checkpoints.Checkpoints,
+    device: torch.device,
+) -> None:
+    family: Family = arguments.target
     folder.clean()
     newest = folder.newest()
     _check_start(arguments, newest)
     if newest is not None:
         logger.info("%s: going on from %s", folder.path, newest.path)
 
-    verifier = _Verifier.load(checkpoints.fetch(named).verifier.path, device)
+    verifier = FrozenVerifier.load(checkpoints.fetch(named).verifier.path, device)
     mixture = read_data(arguments.data, settings.seed)
     samples = encode(
         verifier.tokenizer, mixture.pairs, verifier.end_id, settings.prompt_length, settings.response_length
@@ -187,49 +197,11 @@ def _check_start(arguments: argparse.Namespace, newest: Checkpoint | None) -> No
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Verifier:
-    """The frozen verifier on its device, its tokenizer, and the token ids that training needs."""
-
-    model: T5Gemma2ForConditionalGeneration
-    tokenizer: Any
-    pad_id: int
-    start_id: int
-    end_id: int
-
-    @classmethod
-    def load(cls, folder: str, device: torch.device) -> _Verifier:
-        transformers_logging.disable_progress_bar()
-        dtype: Any = "auto" if device.type == "cuda" else torch.float32
-        model = T5Gemma2ForConditionalGeneration.from_pretrained(
-            folder, dtype=dtype, attn_implementation="sdpa"
-        )
-        decoder = model.config.decoder
-        ends = decoder.eos_token_id
-        return cls(
-            model.to(device).eval().requires_grad_(False),
-            AutoTokenizer.from_pretrained(folder),
-            decoder.pad_token_id,
-            decoder.bos_token_id,
-            ends if isinstance(ends, int) else ends[0],
-        )
-
-    @property
-    def table(self) -> torch.Tensor:
-        """The raw embedding [vocabulary, hidden]."""
-        return self.model.get_input_embeddings().weight.detach()
-
-    def fingerprint(self) -> str:
-        """Of some rows of the embedding: equal for the same verifier wherever it lies."""
-        rows = self.table[:: max(1, len(self.table) // _FINGERPRINT_ROWS)].float().cpu().contiguous()
-        return hashlib.blake2b(rows.numpy().tobytes(), digest_size=16).hexdigest()
-
-
 def _draft(
     arguments: argparse.Namespace,
     family: Family,
     settings: DraftSettings,
-    verifier: _Verifier,
+    verifier: FrozenVerifier,
     newest: Checkpoint | None,
     train: Sequence[Sample],
 ) -> DraftModel:
@@ -262,7 +234,7 @@ def _draft(
 
 
 def _facts(
-    settings: DraftSettings, draft: DraftModel, verifier: _Verifier, data: Mapping[str, Any]
+    settings: DraftSettings, draft: DraftModel, verifier: FrozenVerifier, data: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a resumed run must share, JSON-ready."""
     recipe = asdict(settings)

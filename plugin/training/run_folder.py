@@ -11,12 +11,14 @@ over.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +81,7 @@ class Checkpoint:
 
 
 class RunFolder:
-    """The run folder at `path`, which is made if need be. One process at a time may write to it."""
+    """The run folder at `path`, which is made if need be. One process at a time may write to it: see `claimed`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,6 +89,18 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path}: the run folder cannot be made: {error.strerror}") from None
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keeps other processes out while it lasts, or until this one dies; RunError when another is in."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise RunError(f"{self.path}: another process is training in it") from None
+        finally:
+            os.close(handle)
 
     def clean(self) -> None:
         """Removes what a killed run was writing, and mends `checkpoint_best` if it was killed before linking."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from plugin.training.anchors import all_anchors, attention_mask, make_blocks, sample_anchors
+from plugin.training.anchors import all_anchors, context_mask, make_blocks, sample_anchors
 
 # Two rows: one sample of 12 tokens with padding; two samples packed into one row.
 DOCUMENTS = torch.tensor([[0] * 12 + [-1] * 3, [1] * 7 + [2] * 8])
@@ -64,21 +64,18 @@ def test_blocks_against_a_loop() -> None:
                     assert blocks.targets[row, number, slot] == TOKENS[row, where]
 
 
-def test_attention_mask_against_a_loop() -> None:
+def test_context_mask_against_a_loop() -> None:
     columns = torch.tensor([[1, 5, 10], [2, 5, 9]])
-    mask = attention_mask(_blocks(columns), DOCUMENTS, POSITIONS)
-    assert mask.shape == (2, 3 * BLOCK, 15 + 3 * BLOCK)
+    mask = context_mask(_blocks(columns), DOCUMENTS, POSITIONS)
+    assert mask.shape == (2, 3, 15)
     for row in range(2):
-        for query in range(3 * BLOCK):
-            column = int(columns[row, query // BLOCK])
+        for number, column in enumerate(columns[row].tolist()):
             for key in range(15):
                 seen = (
                     DOCUMENTS[row, key] == DOCUMENTS[row, column]
                     and POSITIONS[row, key] < POSITIONS[row, column]
                 )
-                assert bool(mask[row, query, key]) == bool(seen), (row, query, key)
-            for key in range(3 * BLOCK):
-                assert bool(mask[row, query, 15 + key]) == (key // BLOCK == query // BLOCK)
+                assert bool(mask[row, number, key]) == bool(seen), (row, number, key)
 
 
 def test_anchors_are_response_tokens_with_a_successor() -> None:

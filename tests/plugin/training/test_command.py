@@ -12,6 +12,7 @@ import pytest
 
 from app.cli import main
 from plugin.drafts import checkpoint
+from plugin.training.draft_trainer import NotFinite
 from plugin.training.entry import guarded
 from plugin.training.problems import take
 from plugin.training.stop import Interrupted
@@ -150,16 +151,24 @@ def test_wrong_usage_is_2(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
-def test_exit_codes_of_stopping(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_f10(capsys: pytest.CaptureFixture[str]) -> None:
+    """F10: not finite is 1 and one line; stopped by a signal is 130."""
+
     def stopped(_: argparse.Namespace) -> None:
         raise Interrupted("stopped after step 3 and saved run/0.3")
 
     def broken(_: argparse.Namespace) -> None:
         raise KeyboardInterrupt
 
+    def wrong(_: argparse.Namespace) -> None:
+        raise NotFinite("step 3: the loss not finite; samples a, b")
+
     assert guarded(stopped, argparse.Namespace()) == 130
     assert guarded(broken, argparse.Namespace()) == 130
-    assert capsys.readouterr().err.splitlines()[0] == "t5gemma2: stopped after step 3 and saved run/0.3"
+    assert guarded(wrong, argparse.Namespace()) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[2] == "t5gemma2: step 3: the loss not finite; samples a, b"
+    assert said[0] == "t5gemma2: stopped after step 3 and saved run/0.3"
 
 
 def test_a_copied_run_goes_on_f09(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:

@@ -119,7 +119,9 @@ def test_the_commands_build_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture
     assert _command(more.replace("--only dflash", "--only dspark")) == 1
     assert "speculators_model_type is 'dflash', asked for is 'dspark'" in capsys.readouterr().err
     assert (
-        _command(f"demo --out {tmp_path / 'all'} --samples 3000 --steps 2 --batch 64 --evaluate 2 --epochs 1")
+        _command(
+            f"demo --out {tmp_path / 'all'} --samples 3000 --steps 2 --batch 64 --evaluate 2 --epochs 1 --answers reference"
+        )
         == 0
     )
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"verifier", *FAMILIES}

@@ -97,6 +97,25 @@ def test_accumulated_micro_batches_equal_the_big_batch(
         assert (weights - found[0][1]).abs().mean() < 1e-6
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_arithmetic_over_float32_weights(
+    make_draft: Callable[..., DraftModel],
+    verifier: T5Gemma2ForConditionalGeneration,
+    answered: list[Sample],
+    family: str,
+) -> None:
+    """The loss is near that of float32 and other than it; weights, AdamW's moments and the loss are float32."""
+    found = []
+    for precision in ("float32", "bfloat16"):
+        trainer = _trainer(make_draft(family), verifier, answered, precision=precision)
+        report = next(trainer.steps())
+        assert report.loss.dtype == torch.float32
+        assert all(tensor.dtype == torch.float32 for tensor in trainer.trained.values())
+        assert all(state["exp_avg"].dtype == torch.float32 for state in trainer.optimizer.state.values())
+        found.append(float(report.loss))
+    assert 0 < abs(found[0] - found[1]) < 0.05 * found[0]
+
+
 def test_rates_are_torchs_own_schedule(
     make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
 ) -> None:

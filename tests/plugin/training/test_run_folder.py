@@ -135,3 +135,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="the run folder cannot be made"):
         RunFolder(tmp_path / "file" / "run")
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run").claimed():
+        other = RunFolder(tmp_path / "run")
+        with pytest.raises(RunError, match="run: another process is training in it"), other.claimed():
+            raise AssertionError("both are in")
+    with other.claimed():
+        pass
