@@ -118,12 +118,8 @@ def test_the_commands_build_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "continued from a draft that was made by:" in text
     assert _command(more.replace("--only dflash", "--only dspark")) == 1
     assert "speculators_model_type is 'dflash', asked for is 'dspark'" in capsys.readouterr().err
-    assert (
-        _command(
-            f"demo --out {tmp_path / 'all'} --samples 3000 --steps 2 --batch 64 --evaluate 2 --epochs 1 --answers reference"
-        )
-        == 0
-    )
+    small = "--samples 3000 --steps 2 --batch 64 --evaluate 2 --epochs 1 --answers reference"
+    assert _command(f"demo --out {tmp_path / 'all'} {small}") == 0
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"verifier", *FAMILIES}
 
 
