@@ -2,9 +2,11 @@
 
     python -m app.bench.gateway_cost [--model FOLDER] [--runs 5]
 
-Both servers run at once with the same dtype, batch size and eager flag, and take turns: 32 streams of 64 tokens, then 8
-requests in one piece. Printed are the medians of the runs with their spread, and the ratios gateway / vllm serve. A
-stream without output, with an error or with another number of tokens ends it, with the end of both servers' logs.
+Every run starts each server afresh and alone, in changing order, with the same dtype, batch size and eager flag (two that
+live at once share the cores unevenly, and one start is faster than the next). A turn is 32 streams of 64 tokens, then 8
+requests in one piece; a run's numbers are the medians of its turns, the first not counted. Printed are the medians of
+the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error or with another
+number of tokens ends it, with the end of the servers' logs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from app.settings import PREFIX
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 
 STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
+TURNS = 3
 START_S = 300.0
 LOG_LINES = 30
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +44,7 @@ class BadReply(RuntimeError):
 
 @dataclass
 class Server:
-    """One of the two; `rates` are requests a second and `first` median seconds to the first token, a run each."""
+    """One of the two; the lists hold a run each, as in `Turn`."""
 
     name: str
     command: Sequence[str]
@@ -152,19 +154,27 @@ def _check_tokens(answer: dict[str, Any]) -> None:
         raise BadReply(f"completion_tokens is {tokens}, asked for were {TOKENS}")
 
 
-async def run(server: Server) -> None:
-    """One turn of a server; appends its numbers."""
+@dataclass(frozen=True)
+class Turn:
+    """Requests a second of the streams and of the whole replies, and the median seconds to the first token."""
+
+    stream_rate: float
+    whole_rate: float
+    first: float
+
+
+async def turn(server: Server) -> Turn:
+    """One turn of a running server."""
     limits = httpx.Limits(max_connections=STREAMS, max_keepalive_connections=STREAMS)
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{server.port}", timeout=600, limits=limits
     ) as client:
         began = time.perf_counter()
         times = await asyncio.gather(*[stream(client, _body(i)) for i in range(STREAMS)])
-        server.stream_rates.append(STREAMS / (time.perf_counter() - began))
-        server.first.append(statistics.median(times))
+        stream_rate = STREAMS / (time.perf_counter() - began)
         began = time.perf_counter()
         await asyncio.gather(*[whole(client, _body(i)) for i in range(WHOLE)])
-        server.whole_rates.append(WHOLE / (time.perf_counter() - began))
+        return Turn(stream_rate, WHOLE / (time.perf_counter() - began), statistics.median(times))
 
 
 def _body(number: int) -> dict[str, Any]:
@@ -211,7 +221,7 @@ def report(ours: Server, stock: Server) -> str:
 
 
 def main() -> None:
-    """Starts both servers, lets them take turns, prints the table."""
+    """Measures both and prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -234,19 +244,20 @@ def main() -> None:
 
 
 def measure(both: Sequence[Server], runs: int, folder: Path) -> None:
-    """Starts both, gives each a turn that does not count, then `runs` turns in changing order."""
-    with ExitStack() as stack:
-        for server in both:
+    """`runs` runs of each, in changing order; appends their numbers."""
+    for number in range(runs):
+        for server in both if number % 2 else reversed(both):
             process = server.start(folder)
-            stack.callback(process.wait, 60)
-            stack.callback(process.terminate)
-            _wait(server, process)
-        for server in both:
-            asyncio.run(run(server))
-            server.stream_rates, server.whole_rates, server.first = [], [], []
-        for number in range(runs):
-            for server in both if number % 2 else reversed(both):
-                asyncio.run(run(server))
+            try:
+                _wait(server, process)
+                _, *turns = [asyncio.run(turn(server)) for _ in range(1 + TURNS)]
+            finally:
+                process.terminate()
+                process.wait(60)
+            server.stream_rates.append(statistics.median(one.stream_rate for one in turns))
+            server.whole_rates.append(statistics.median(one.whole_rate for one in turns))
+            server.first.append(statistics.median(one.first for one in turns))
+            print(f"run {number + 1}/{runs}, {server.name}: {turns[-1]}", file=sys.stderr, flush=True)
 
 
 def tail(log: Path) -> str:
