@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Final
 from plugin.training.conversations import Render, Which, read_chat, read_turns, split_turns
 
 CONVERSATION_COLUMNS: Final = ("messages", "conversations")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 class DataError(ValueError):
@@ -57,7 +59,7 @@ class Columns:
     def texts(self, row: Mapping[str, Any], render: Render) -> tuple[str, str] | None:
         """(prompt, response) of a row, None where one of them is empty.
 
-        Raises `ValueError` naming the column that is missing or of a wrong type.
+        Raises `ValueError` naming the column that is missing or of a wrong type, or the text that has no encoding.
         """
         if self.prompt is not None and self.response is not None:
             prompt, response = _filled(self.prompt, row), _filled(self.response, row)
@@ -68,7 +70,12 @@ class Columns:
             prompt, response = render(found[0]), found[1]
         else:
             prompt, response = _text(row, "prompt"), _text(row, "response")
-        return (prompt, response) if prompt.strip() and response.strip() else None
+        if not prompt.strip() or not response.strip():
+            return None
+        for name, text in (("prompt", prompt), ("response", response)):
+            if half := _SURROGATE.search(text):
+                raise ValueError(f"{name}: half a surrogate pair, {half[0]!a}, at character {half.start()}")
+        return prompt, response
 
     def _turns(self, row: Mapping[str, Any]) -> Any:
         if self.chat is not None:

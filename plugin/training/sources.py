@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,22 +64,22 @@ class Source:
 
 
 def jsonl_rows(path: Path) -> Rows:
-    """The objects of a JSONL file, one a line, empty lines left out; gzip is known by the ending .gz.
+    """The objects of a JSONL file, one a line, empty lines and a byte order mark left out; .gz is unpacked.
 
     Raises `DataError` with file and line for anything else, also in lines that no draw would reach.
     """
     rows, lines = [], []
     try:
         with (
-            gzip.open(path, "rt", encoding="utf-8")
+            gzip.open(path, "rt", encoding="utf-8-sig")
             if path.suffix == ".gz"
-            else path.open(encoding="utf-8") as file
+            else path.open(encoding="utf-8-sig") as file
         ):
             for number, line in enumerate(file, 1):
                 if line.strip():
                     rows.append(_object(line, f"{path}:{number}"))
                     lines.append(number)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"{path}: {error}") from None
     return Rows(
         len(rows),
@@ -91,7 +92,7 @@ def jsonl_rows(path: Path) -> Rows:
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: no JSON: {error}") from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: {type(row).__name__} instead of an object")

@@ -71,6 +71,11 @@ def test_empty_rows_are_none(row: dict[str, Any], columns: dict[str, Any]) -> No
     [
         ({"prompt": "a"}, {}, "response: no such field, only prompt"),
         ({}, {}, "prompt: no such field, only none"),
+        (
+            {"prompt": "a", "response": "x\ud800"},
+            {},
+            r"response: half a surrogate pair, '\\ud800', at character 1",
+        ),
         ({"prompt": "a", "response": 5}, {}, "response: int instead of text"),
         ({"messages": "Hi"}, {}, "messages: str instead of a list"),
         ({"messages": [{"role": "user", "content": 1}]}, {}, r"messages: \[0\].content: int instead of text"),

@@ -30,12 +30,22 @@ def test_jsonl_rows_are_named_by_line(tmp_path: Path) -> None:
         assert rows.facts == {"kind": "jsonl", "file": name}
 
 
+def test_lines_end_at_line_ends_alone_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    """Windows' line ends and mark, and U+2028 inside a text, which other splitters take for a line's end."""
+    row = {"prompt": "one\u2028two\x85", "response": "ü"}
+    line = json.dumps(row, ensure_ascii=False) + "\r\n"
+    (tmp_path / "mine.jsonl").write_bytes(b"\xef\xbb\xbf" + line.encode() * 2)
+    rows = jsonl_rows(tmp_path / "mine.jsonl")
+    assert [rows.row(i) for i in range(rows.size)] == [row, row]
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         (b'{"prompt": "a"}\n{"prompt": \n', "bad.jsonl:2: no JSON: "),
         (b'{"prompt": "a"}\n\n["a"]\n', "bad.jsonl:3: list instead of an object"),
         (b'{"prompt": "\xff"}\n', "bad.jsonl: 'utf-8' codec"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"\n", "bad.jsonl:1: no JSON: "),
     ],
 )
 def test_broken_files_name_the_line(tmp_path: Path, content: bytes, told: str) -> None:
@@ -50,6 +60,11 @@ def test_a_cut_gzip_and_a_missing_file_are_told(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl.gz").write_bytes(cut)
     with pytest.raises(DataError, match=r"cut.jsonl.gz: Compressed file ended"):
         jsonl_rows(tmp_path / "cut.jsonl.gz")
+    torn = bytearray(gzip.compress(b"".join(b"%d " % number for number in range(2000))))
+    torn[len(torn) // 2] ^= 0xFF
+    (tmp_path / "torn.jsonl.gz").write_bytes(torn)
+    with pytest.raises(DataError, match=r"torn.jsonl.gz: .*Error -3"):
+        jsonl_rows(tmp_path / "torn.jsonl.gz")
     with pytest.raises(DataError, match=r"none.jsonl: .*No such file"):
         jsonl_rows(tmp_path / "none.jsonl")
 
