@@ -76,19 +76,20 @@ class Tally:
         """Means so far: losses by counted slot, accuracies, and `eal_epoch`, the expected acceptance length.
 
         The last is 1 + the mean of leading matches of a block. Slots that never counted are left out, so no value is a
-        NaN.
+        NaN; nothing is known, and given, where no slot counted at all.
         """
         found = {name: value.tolist() for name, value in self._sums.items()}
         slots = found.get("slots", 0)
+        if not slots:
+            return {}
         means = {
-            f"{name.removeprefix('loss/')}_epoch": total / max(1, slots)
+            f"{name.removeprefix('loss/')}_epoch": total / slots
             for name, total in found.items()
             if name.startswith("loss/")
         }
-        if slots:
-            means["full_acc_epoch"] = sum(found["correct"]) / slots
-            means["eal_epoch"] = 1 + found["accepted"] / found["blocks"]
-            for slot in range(1, self.block_size):
-                if found["counted"][slot]:
-                    means[f"position_{slot}_acc_epoch"] = found["correct"][slot] / found["counted"][slot]
+        means["full_acc_epoch"] = sum(found["correct"]) / slots
+        means["eal_epoch"] = 1 + found["accepted"] / found["blocks"]
+        for slot in range(1, self.block_size):
+            if found["counted"][slot]:
+                means[f"position_{slot}_acc_epoch"] = found["correct"][slot] / found["counted"][slot]
         return means

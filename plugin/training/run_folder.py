@@ -30,7 +30,7 @@ TRAINING_STATE: Final = "training_state.json"
 OPTIMIZER_STATE: Final = "optimizer_state_dict.pt"
 _NEEDED = ("model.safetensors", "config.json", OPTIMIZER_STATE, TRAINING_STATE)
 _NAME = re.compile(r"(0|[1-9]\d*)(?:\.([1-9]\d*))?")
-_LEFTOVER = re.compile(r"\..*\.tmp")
+_LEFTOVER = re.compile(rf"\.(?:{BEST}|\d+(?:\.\d+)?(?:\.incomplete)?)\.\d+\.tmp")
 
 
 class RunError(ValueError):
@@ -95,10 +95,11 @@ class RunFolder:
         """Keeps other processes out while it lasts, or until this one dies; RunError when another is in."""
         handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path}: another process is training in it") from None
             yield
-        except BlockingIOError:
-            raise RunError(f"{self.path}: another process is training in it") from None
         finally:
             os.close(handle)
 

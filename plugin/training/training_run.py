@@ -69,9 +69,10 @@ class TrainingRun:
         self._unseen.append(report)
         state, every = self.trainer.state, self.options.save_every
         save = every is not None and state.local_step % every == 0
-        if self.stop.requested or save or len(self._unseen) >= self.options.log_every:
+        if save or len(self._unseen) >= self.options.log_every:
             self._look()
         if self.stop.requested:
+            self._look()  # always: a signal may come at any moment, and what was not looked at is not saved
             self._interrupt()
         # The end of the epoch saves it anyway, once it is validated.
         if save and state.local_step < self.trainer.epoch_steps[state.epoch]:
@@ -96,7 +97,7 @@ class TrainingRun:
             metrics = evaluate(self.trainer, self.validation, self._pause)
             self.events.scalars(state.global_step, {f"val/{name}": value for name, value in metrics.items()})
             shown = ", ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
-            self.progress.say(f"epoch {state.epoch}: {shown}")
+            self.progress.say(f"epoch {state.epoch}: {shown or 'no validation sample holds an anchor'}")
         path = self._save(None, metrics)
         self.folder.point_best()
         self.folder.prune(self.options.keep)

@@ -101,13 +101,17 @@ def test_leftovers_are_ignored_and_cleaned_f08(tmp_path: Path, caplog: pytest.Lo
     folder.save(0, None, _writer(0.5))
     _writer()(folder.path / ".1.99.tmp") if (folder.path / ".1.99.tmp").mkdir() else None
     (folder.path / ".checkpoint_best.99.tmp").symlink_to("1")
+    (folder.path / ".1.7.99.tmp").mkdir()
+    (folder.path / ".1.incomplete.99.tmp").mkdir()
+    (folder.path / ".notes.tmp").write_text("the user's own")
     (folder.path / "1").mkdir()
     (folder.path / "1" / "config.json").write_text("{}")
     with caplog.at_level(logging.WARNING):
         assert _names(folder) == ["0"]
     assert "1: ignored, it lacks model.safetensors, optimizer_state_dict.pt" in caplog.text
     folder.clean()
-    assert sorted(path.name for path in folder.path.iterdir()) == ["0", "1", "checkpoint_best"]
+    names = [".notes.tmp", "0", "1", "checkpoint_best"]
+    assert sorted(path.name for path in folder.path.iterdir()) == names
     folder.save(1, None, _writer(0.25))
     assert _names(folder) == ["0", "1"]
     assert (folder.path / "1" / "model.safetensors").is_file()
@@ -142,5 +146,5 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
         other = RunFolder(tmp_path / "run")
         with pytest.raises(RunError, match="run: another process is training in it"), other.claimed():
             raise AssertionError("both are in")
-    with other.claimed():
-        pass
+    with pytest.raises(BlockingIOError, match="of the body"), other.claimed():
+        raise BlockingIOError("of the body")
