@@ -63,7 +63,10 @@ def _add_family(parser: argparse.ArgumentParser) -> None:
     _add_recipe(parser)
     group = parser.add_argument_group("run")
     group.add_argument(
-        "--save-every", type=_positive, metavar="N", help="steps between checkpoints in mid-epoch"
+        "--save-every",
+        type=_positive,
+        metavar="N",
+        help="steps between checkpoints in mid-epoch (default: none but at a signal)",
     )
     group.add_argument(
         "--keep", type=_positive, metavar="N", help="epochs to keep beside the best (default all)"
@@ -84,7 +87,7 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=_positive, metavar="N", help="layers of the draft (5, dflare 6, of a 1B verifier)")
     add("--aux-layers", type=_layers, metavar="LIST", help="decoder layers it reads, 0-based: 2,7,13,18,21")
     add("--draft-vocab", type=_positive, metavar="N", help="most frequent tokens it can say (32000)")
-    add("--block-size", type=int, default=8, metavar="N", help="1 + K (default %(default)s)")
+    add("--block-size", type=_positive, metavar="N", help="1 + K (8)")
     add(
         "--mask-token-id",
         type=int,
@@ -173,7 +176,12 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", choices=("verifier", *_FAMILIES), metavar="PART",
         help="build this one alone: verifier or a family; may be repeated",
     )  # fmt: skip
-    add("--verifier", type=Path, metavar="FOLDER", help="of the drafts (default: OUT/verifier)")
+    add(
+        "--verifier",
+        type=Path,
+        metavar="FOLDER",
+        help="of the drafts, instead of building one (OUT/verifier)",
+    )
     add("--from", dest="start", type=Path, metavar="FOLDER", help="draft to go on from, with --only FAMILY")
     add(
         "--answers", choices=("verifier", "reference"), default="verifier",

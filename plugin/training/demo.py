@@ -24,18 +24,20 @@ from rich.console import Console
 from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
 from plugin.training import tokenizer as vocabulary
+from plugin.training.device import training_device
 from plugin.training.draft_checkpoint import read_draft, read_state, train_command, write_draft, write_json
 from plugin.training.draft_config import Family
-from plugin.training.draft_shape import new_draft
+from plugin.training.draft_shape import new_draft, new_shape
 from plugin.training.draft_trainer import DraftTrainer, StepReport, TrainingState, check_finite
 from plugin.training.evaluation import acceptance, evaluate
 from plugin.training.extraction import Extractor
+from plugin.training.greedy import greedy_responses
 from plugin.training.pairs import Pair
 from plugin.training.problems import PUBLISHED_QUESTIONS, Problem, take
 from plugin.training.run_progress import RunProgress
 from plugin.training.samples import Sample, encode, split_samples
 from plugin.training.settings import DraftSettings
-from plugin.training.tiny_verifier import MAX_POSITIONS, VerifierSettings, greedy_responses, train_verifier
+from plugin.training.tiny_verifier import MAX_POSITIONS, VerifierSettings, train_verifier
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +105,18 @@ def build_draft(
         .eval()
     )
     verifier.requires_grad_(False)
+    start: Path | None = arguments.start
+    if start:
+        # All of it now: what is missing there would otherwise be found when the draft is trained and lost.
+        draft, begun, earlier = (
+            read_draft(start).to(device),
+            read_state(start),
+            (start / "train_command.txt").read_text(),
+        )
+        if draft.config.family != family:
+            raise ValueError(
+                f"{start}: speculators_model_type is {draft.config.family!r}, asked for is {family!r}"
+            )
     problems = take(arguments.seed + 2, "train", arguments.samples)
     if arguments.answers == "reference":
         samples = encode(
@@ -111,18 +125,14 @@ def build_draft(
     else:
         samples = _answered(verifier, tokenizer, problems, arguments.batch)
     train, validation = split_samples(samples, seed=arguments.seed)
-    start: Path | None = arguments.start
-    if start:
-        draft = read_draft(start).to(device)
-    else:
-        draft = new_draft(
-            family, verifier.config.decoder, verifier.get_input_embeddings().weight.detach(),
-            (sample.response for sample in train), arguments.seed, mask_token_id=tokenizer.mask_token_id,
+    if not start:
+        shape = new_shape(
+            family, verifier.config.decoder, mask_token_id=tokenizer.mask_token_id,
             draft_vocab_size=DRAFT_VOCABULARY_SIZE, **DRAFT_SHAPES[family],
         )  # fmt: skip
+        table = verifier.get_input_embeddings().weight.detach()
+        draft = new_draft(shape, table, (sample.response for sample in train), arguments.seed)
     config = draft.config
-    if config.family != family:
-        raise ValueError(f"{start}: speculators_model_type is {config.family!r}, asked for is {family!r}")
     settings = DraftSettings(
         epochs=arguments.epochs,
         rows=arguments.batch,
@@ -161,14 +171,13 @@ def build_draft(
         "responses": arguments.answers,
         "device": device,
     }
-    earlier = (start / "train_command.txt").read_text() if start else ""
     write_draft(
         out,
         draft,
         os.path.relpath(verifier_folder, out),
         verifier.config.decoder.final_logit_softcapping,
         metrics,
-        _after(state, read_state(start)) if start else state,
+        _after(state, begun) if start else state,
         train_command(_command(family, arguments, out, verifier_folder), facts, device)
         + (f"\ncontinued from a draft that was made by:\n\n{earlier}" if start else ""),
     )
@@ -186,8 +195,7 @@ def _trained(trainer: DraftTrainer, validation: list[Sample], console: Console) 
                 if len(unseen) >= LOG_EVERY or state.local_step == trainer.epoch_steps[state.epoch]:
                     progress.advance(unseen, check_finite(unseen))
                     unseen = []
-            if validation:
-                metrics = evaluate(trainer, validation)
+            if validation and (metrics := evaluate(trainer, validation)):
                 progress.say(f"epoch {state.epoch}: loss {metrics['loss_epoch']:.4f}")
             trainer.next_epoch()
     return state
@@ -239,14 +247,18 @@ def _command(target: str, arguments: argparse.Namespace, out: Path, verifier: Pa
 def demo_verifier(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train verifier-demo`."""
     arguments.samples = arguments.samples or VERIFIER_SAMPLES
-    build_verifier(arguments, arguments.out, _device(arguments))
+    build_verifier(arguments, arguments.out, training_device(arguments.device))
 
 
 def demo(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train demo`: the verifier, unless it is given or left out, then a draft of each family."""
-    device = _device(arguments)
-    parts = arguments.only or ["verifier", *FAMILIES]
-    if arguments.start is not None and len(parts) != 1:
+    device = training_device(arguments.device)
+    parts = set(arguments.only or FAMILIES)
+    if arguments.only is None and arguments.verifier is None:
+        parts.add("verifier")
+    if "verifier" in parts and arguments.verifier is not None:
+        raise ValueError(f"--only verifier: is not built where --verifier {arguments.verifier} is given")
+    if arguments.start is not None and (len(parts) != 1 or "verifier" in parts):
         raise ValueError("--from: goes with one --only FAMILY")
     verifier = arguments.verifier or arguments.out / "verifier"
     if "verifier" in parts:
@@ -260,7 +272,3 @@ def demo(arguments: argparse.Namespace) -> None:
             chosen = argparse.Namespace(**vars(arguments))
             chosen.samples = arguments.samples or DRAFT_SAMPLES
             build_draft(family, chosen, verifier, arguments.out / family, device)
-
-
-def _device(arguments: argparse.Namespace) -> torch.device:
-    return torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))

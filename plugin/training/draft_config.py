@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 Family = Literal["dflash", "dspark", "dflare"]
-MarkovHead = Literal["vanilla", "gated", "rnn"]
+MarkovHeadType = Literal["vanilla", "gated", "rnn"]
 
 ARCHITECTURES: Final[dict[Family, str]] = {
     "dflash": "DFlashDraftModel",
@@ -45,7 +45,7 @@ class DraftConfig:
     block_size: int = 8
     rms_norm_eps: float = 1e-6
     markov_rank: int = 256
-    markov_head_type: MarkovHead = "vanilla"
+    markov_head_type: MarkovHeadType = "vanilla"
     enable_confidence_head: bool = True
     confidence_head_with_markov: bool = True
 
@@ -55,6 +55,10 @@ class DraftConfig:
         if self.block_size < 2:
             raise ValueError(
                 f"block_size: {self.block_size} leaves no slot to predict, it must be at least 2"
+            )
+        if not 0 < self.draft_vocab_size <= self.vocab_size:
+            raise ValueError(
+                f"draft_vocab_size: {self.draft_vocab_size} is not between 1 and vocab_size {self.vocab_size}"
             )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(

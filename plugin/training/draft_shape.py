@@ -20,6 +20,7 @@ PUBLISHED_AUX_LAYERS: Final[dict[Family, tuple[int, ...]]] = {
     "dflare": (2, 5, 8, 11, 14, 17, 20, 22),
 }
 PUBLISHED_DRAFT_VOCABULARY: Final = 32_000
+PUBLISHED_BLOCK_SIZE: Final = 8
 
 
 def draft_layers(family: Family, depth: int) -> int:
@@ -32,34 +33,39 @@ def aux_layers(family: Family, depth: int) -> tuple[int, ...]:
     return tuple(sorted({layer * depth // PUBLISHED_DEPTH for layer in PUBLISHED_AUX_LAYERS[family]}))
 
 
-def new_draft(
+def new_shape(
     family: Family,
     decoder: Any,
-    table: torch.Tensor,
-    responses: Iterable[Sequence[int]],
-    seed: int,
     *,
     mask_token_id: int,
     layers: int | None = None,
     aux: tuple[int, ...] | None = None,
     draft_vocab_size: int | None = None,
     **fields: Any,
-) -> DraftModel:
-    """A draft with fresh float32 weights drawn by `seed`, on the device of `table` [vocab_size, hidden].
+) -> DraftConfig:
+    """The shape of a new draft for a verifier with the config `decoder`; what is not given is as published.
 
-    `decoder` is the verifier's decoder config and `table` its raw embedding; the draft vocabulary are the most frequent
-    tokens of `responses`. Raises `ValueError` naming the field that does not fit the verifier.
+    Raises `ValueError` naming the field that does not fit the verifier.
     """
     depth = decoder.num_hidden_layers
     size = draft_vocab_size or min(PUBLISHED_DRAFT_VOCABULARY, decoder.vocab_size)
     chosen = aux or aux_layers(family, depth)
     if list(chosen) != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < depth:
         raise ValueError(f"aux layers: {list(chosen)} are not ascending layers of 0 ... {depth - 1}")
-    config = DraftConfig.for_decoder(
+    return DraftConfig.for_decoder(
         family, decoder, draft_vocab_size=size, mask_token_id=mask_token_id,
         num_hidden_layers=layers or draft_layers(family, depth), aux_hidden_state_layer_ids=chosen, **fields,
     )  # fmt: skip
-    t2d, d2t = draft_vocabulary(responses, decoder.vocab_size, size)
+
+
+def new_draft(
+    config: DraftConfig, table: torch.Tensor, responses: Iterable[Sequence[int]], seed: int
+) -> DraftModel:
+    """A draft with fresh float32 weights drawn by `seed`, on the device of `table` [vocab_size, hidden].
+
+    `table` is the verifier's raw embedding; the draft vocabulary are the most frequent tokens of `responses`.
+    """
+    t2d, d2t = draft_vocabulary(responses, config.vocab_size, config.draft_vocab_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         draft = DraftModel(config, table.float().cpu(), t2d, d2t)

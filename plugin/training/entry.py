@@ -7,27 +7,29 @@ import hashlib
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import torch
 from rich.console import Console
 from rich.logging import RichHandler
+from safetensors import SafetensorError
 
 from plugin.drafts import checkpoint as checkpoints
+from plugin.training.device import training_device
 from plugin.training.draft_checkpoint import train_command
-from plugin.training.draft_config import Family
+from plugin.training.draft_config import DraftConfig, Family
 from plugin.training.draft_model import DraftModel
-from plugin.training.draft_shape import new_draft
+from plugin.training.draft_shape import PUBLISHED_BLOCK_SIZE, new_draft, new_shape
 from plugin.training.draft_trainer import DraftTrainer
 from plugin.training.events import Events, MissingTensorBoard, adopt_events, summary_writer
 from plugin.training.extraction import Extractor
 from plugin.training.frozen_verifier import FrozenVerifier
 from plugin.training.losses import LossSettings
-from plugin.training.mixture import read_data
+from plugin.training.mixture import Pair, read_data
 from plugin.training.responses import verifier_responses
-from plugin.training.run_checkpoint import Papers, compare_facts, restore, restored_draft
+from plugin.training.run_checkpoint import RUN_FACTS, Papers, compare_facts, restore, restored_draft
 from plugin.training.run_folder import Checkpoint, RunError, RunFolder
 from plugin.training.run_progress import RunProgress
 from plugin.training.samples import Sample, encode, split_samples
@@ -39,7 +41,9 @@ logger = logging.getLogger(__name__)
 
 FAILED: Final = 1
 STOPPED: Final = 130
-_KNOWN = (ValueError, FloatingPointError, MissingTensorBoard, OSError, checkpoints.CheckpointError)
+_KNOWN = (
+    ValueError, FloatingPointError, MissingTensorBoard, OSError, SafetensorError, checkpoints.CheckpointError,
+)  # fmt: skip
 _LOG_EVERY_ON_CUDA = 10
 _RESPONSES_AT_ONCE = 8
 
@@ -77,8 +81,12 @@ def _ended(words: str, code: int) -> int:
 
 
 def train_family(arguments: argparse.Namespace) -> None:
-    """`t5gemma2 train <family>`: verifier, data and run folder are checked before anything is loaded."""
-    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """`t5gemma2 train <family>`: what is cheap to check is checked before what takes long.
+
+    First flags, verifier's config and run folder, then the data, the draft's shape and the settings of a run that goes
+    on, and only then are samples encoded and answered.
+    """
+    device = training_device(arguments.device)
     settings = _settings(arguments, device)
     options = RunOptions(
         arguments.save_every, arguments.keep,
@@ -107,20 +115,21 @@ def _train_in(
     if newest is not None:
         logger.info("%s: going on from %s", folder.path, newest.path)
 
-    verifier = FrozenVerifier.load(checkpoints.fetch(named).verifier.path, device)
     mixture = read_data(arguments.data, settings.seed)
-    samples = encode(
-        verifier.tokenizer, mixture.pairs, verifier.end_id, settings.prompt_length, settings.response_length
-    )
-    if arguments.responses == "verifier":
-        length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
-        at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
-        samples = verifier_responses(verifier.model, samples, length, at_once, folder.path)
-    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
-    if not any(len(sample.response) > 1 for sample in train):
-        raise ValueError("no training sample has a response of two tokens, so there is nothing to predict")
+    verifier = FrozenVerifier.load(checkpoints.fetch(named).verifier.path, device)
+    begun = _begun(arguments, family, verifier, newest)
+    facts = _facts(settings, family, arguments.responses, verifier)
+    if newest is not None:
+        compare_facts(newest, facts)
 
-    draft = _draft(arguments, family, settings, verifier, newest, train)
+    samples = _samples(arguments, settings, verifier, mixture.pairs, folder)
+    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
+    draft = (
+        begun
+        if isinstance(begun, DraftModel)
+        else new_draft(begun, verifier.table, (sample.response for sample in train), settings.seed)
+    )
+    _check_anchors(train, settings, draft.config.block_size)
     extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
     trainer = DraftTrainer(draft, extractor, settings, train, verifier.pad_id, verifier.start_id)
     data = {
@@ -130,9 +139,9 @@ def _train_in(
         "validation_samples": len(validation),
         "tokens_sha256": _digest(samples),
     }
-    facts = _facts(settings, draft, verifier, data)
+    facts["data"] = data["tokens_sha256"]
     if newest is not None:
-        compare_facts(newest, facts)
+        compare_facts(newest, {"data": facts["data"]})
         restore(newest, trainer)
     if trainer.done:
         logger.info("%s: all %d epochs are trained; --epochs trains more", folder.path, trainer.state.epoch)
@@ -195,27 +204,51 @@ def _check_start(arguments: argparse.Namespace, newest: Checkpoint | None) -> No
         raise RunError(
             f"{newest.path}: speculators_model_type is {family!r}, asked for is {arguments.target!r}"
         )
+    if newest.json(RUN_FACTS) is None:
+        logger.warning("%s: no %s, so nothing is compared with its settings", newest.path, RUN_FACTS)
 
 
-def _draft(
+def _samples(
     arguments: argparse.Namespace,
-    family: Family,
     settings: DraftSettings,
     verifier: FrozenVerifier,
-    newest: Checkpoint | None,
-    train: Sequence[Sample],
-) -> DraftModel:
-    """The draft to train: that of the newest checkpoint or of --from, or a new one."""
+    pairs: Sequence[Pair],
+    folder: RunFolder,
+) -> list[Sample]:
+    """The pairs as token ids, with the responses that are asked for."""
+    samples = encode(
+        verifier.tokenizer, pairs, verifier.end_id, settings.prompt_length, settings.response_length
+    )
+    if arguments.responses == "data":
+        return samples
+    length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
+    at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
+    return verifier_responses(verifier, samples, length, at_once, folder.path)
+
+
+def _check_anchors(train: Sequence[Sample], settings: DraftSettings, block_size: int) -> None:
+    """Raises `ValueError` when no training sample has room for an anchor."""
+    least = block_size if settings.whole_blocks else 2
+    if not any(len(sample.response) >= least for sample in train):
+        raise ValueError(
+            f"no training sample has a response of {least} tokens, so there is nothing to predict"
+        )
+
+
+def _begun(
+    arguments: argparse.Namespace, family: Family, verifier: FrozenVerifier, newest: Checkpoint | None
+) -> DraftModel | DraftConfig:
+    """The draft of the newest checkpoint or of --from, or the shape of a new one, whose vocabulary the data decide."""
     source = newest or (Checkpoint(arguments.start, 0, None) if arguments.start else None)
     if source is None:
         mask = arguments.mask_token_id
         mask = verifier.tokenizer.mask_token_id if mask is None else mask
         if mask is None:
             raise ValueError("the verifier's tokenizer has no mask token; give --mask-token-id")
-        return new_draft(
-            family, verifier.model.config.decoder, verifier.table, (sample.response for sample in train),
-            settings.seed, mask_token_id=mask, layers=arguments.layers, aux=arguments.aux_layers,
-            draft_vocab_size=arguments.draft_vocab, block_size=arguments.block_size,
+        return new_shape(
+            family, verifier.model.config.decoder, mask_token_id=mask, layers=arguments.layers,
+            aux=arguments.aux_layers, draft_vocab_size=arguments.draft_vocab,
+            block_size=arguments.block_size or PUBLISHED_BLOCK_SIZE,
         )  # fmt: skip
     draft = restored_draft(source, verifier.table)
     config = draft.config
@@ -234,9 +267,9 @@ def _draft(
 
 
 def _facts(
-    settings: DraftSettings, draft: DraftModel, verifier: FrozenVerifier, data: Mapping[str, Any]
+    settings: DraftSettings, family: Family, responses: str, verifier: FrozenVerifier
 ) -> dict[str, Any]:
-    """What a resumed run must share, JSON-ready."""
+    """What a resumed run must share beside its data, JSON-ready."""
     recipe = asdict(settings)
     # How many samples the verifier reads at a time is a matter of memory, not of what is learned.
     del recipe["extractor_batch"]
@@ -244,9 +277,8 @@ def _facts(
     return {
         **recipe,
         **loss,
-        "family": draft.config.family,
-        "responses": data["responses"],
-        "data": data["tokens_sha256"],
+        "family": family,
+        "responses": responses,
         "verifier": verifier.fingerprint(),
     }
 

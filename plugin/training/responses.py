@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from transformers import T5Gemma2ForConditionalGeneration
-
+from plugin.training.frozen_verifier import FrozenVerifier
+from plugin.training.greedy import greedy_responses
 from plugin.training.run_folder import RunError
 from plugin.training.samples import Sample
-from plugin.training.tiny_verifier import greedy_responses
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ FILE: Final = "responses.jsonl"
 
 
 def verifier_responses(
-    verifier: T5Gemma2ForConditionalGeneration,
+    verifier: FrozenVerifier,
     samples: Sequence[Sample],
     max_new_tokens: int,
     batch_size: int,
@@ -34,11 +33,11 @@ def verifier_responses(
     """`samples` with the verifier's greedy responses of at most `max_new_tokens` tokens instead of their own.
 
     They are appended to `responses.jsonl` in `folder` as they are made, and read from there by the next call. Raises
-    `RunError` when the file answers other prompts.
+    `RunError` when the file answers other prompts or holds another verifier's answers.
     """
     file = folder / FILE
     digest = hashlib.sha256(json.dumps([sample.prompt for sample in samples]).encode()).hexdigest()
-    header = {"prompts": digest, "max_new_tokens": max_new_tokens}
+    header = {"verifier": verifier.fingerprint(), "prompts": digest, "max_new_tokens": max_new_tokens}
     known = _read(file, header)
     if len(known) > len(samples):
         raise RunError(f"{file}: {len(known)} responses for {len(samples)} prompts")
@@ -49,7 +48,7 @@ def verifier_responses(
             out.write(json.dumps(header) + "\n")
         for first in range(len(known), len(samples), batch_size):
             prompts = [sample.prompt for sample in samples[first : first + batch_size]]
-            made = greedy_responses(verifier, prompts, max_new_tokens, batch_size)
+            made = greedy_responses(verifier.model, prompts, max_new_tokens, batch_size)
             known += made
             out.writelines(json.dumps(response) + "\n" for response in made)
             out.flush()
@@ -74,7 +73,9 @@ def _read(file: Path, header: dict[str, object]) -> list[list[int]]:
     except ValueError as error:
         raise RunError(f"{file}: {error}") from None
     if found != header:
-        raise RunError(f"{file}: holds responses to other prompts; remove it or use another --out")
+        raise RunError(
+            f"{file}: holds responses to other prompts or of another verifier; remove it or use another --out"
+        )
     with file.open("r+b") as handle:
         handle.truncate(sum(map(len, whole)))
     return responses

@@ -64,13 +64,24 @@ def verifier_name(verifier: str, checkpoint: Path) -> str:
 def write_checkpoint(
     folder: Path, trainer: DraftTrainer, papers: Papers, metrics: Mapping[str, float], final: Path
 ) -> None:
-    """Writes every file of a checkpoint into the empty `folder`, which will be moved to `final`."""
+    """Writes every file of a checkpoint into the empty `folder`, which will be moved to `final`.
+
+    Raises `RunError`, `OSError` or safetensors' error when a file cannot be written, and `ValueError` as `write_draft`.
+    """
     write_draft(
         folder, trainer.draft, verifier_name(papers.verifier, final), papers.softcap, metrics, trainer.state,
         papers.command,
     )  # fmt: skip
-    torch.save(_optimizer_state(trainer), folder / OPTIMIZER_STATE)
-    torch.save(trainer.scheduler.state_dict(), folder / SCHEDULER_STATE)
+    for name, state in (
+        (OPTIMIZER_STATE, _optimizer_state(trainer)),
+        (SCHEDULER_STATE, trainer.scheduler.state_dict()),
+    ):
+        try:
+            torch.save(state, folder / name)
+        except RuntimeError as error:  # what torch's writer raises where the disk is full
+            raise RunError(
+                f"{final / name}: cannot be written: {' '.join(str(error).split())[:120]}"
+            ) from error
     (folder / "training").mkdir()
     write_json(folder / "training" / "data.json", papers.data)
     write_json(folder / RUN_FACTS, papers.facts)
@@ -99,9 +110,14 @@ def restored_draft(checkpoint: Checkpoint, table: torch.Tensor) -> DraftModel:
     Raises `RunError` naming the file when config and tensors do not fit each other or the verifier.
     """
     config_file, weights = checkpoint.path / "config.json", checkpoint.path / "model.safetensors"
+    stored_config = checkpoint.json("config.json")
+    if stored_config is None:
+        raise RunError(f"{config_file}: no such file")
     try:
-        config = DraftConfig.from_json(checkpoint.json("config.json") or {})
-    except (KeyError, ValueError, TypeError) as error:
+        config = DraftConfig.from_json(stored_config)
+    except KeyError as error:
+        raise RunError(f"{config_file}: has no {error}") from None
+    except (ValueError, TypeError) as error:
         raise RunError(f"{config_file}: {error}") from None
     try:
         tensors = load_file(weights)
@@ -187,10 +203,10 @@ def compare_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
     """Refuses, with a `RunError` naming the setting, to go on with settings that would make another run of it.
 
     More epochs than before are allowed: the learning rates after the checkpoint are then those of the longer schedule.
+    A checkpoint without such facts, as a published one, is compared with nothing.
     """
     stored = checkpoint.json(RUN_FACTS)
     if stored is None:
-        logger.warning("%s: no %s, so nothing is compared with its settings", checkpoint.path, RUN_FACTS)
         return
     for name, value in facts.items():
         before = stored.get(name)

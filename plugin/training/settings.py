@@ -58,6 +58,8 @@ class DraftSettings:
         for name in ("peak_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: {getattr(self, name)} is not a finite number above 0")
+        if self.seed < 0:
+            raise ValueError(f"seed: {self.seed} is below 0")
         for name in ("weight_decay", "noise"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: {getattr(self, name)} is not a finite number from 0")

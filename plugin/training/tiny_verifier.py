@@ -13,7 +13,7 @@ import torch
 from transformers import T5Gemma2Config, T5Gemma2ForConditionalGeneration
 
 from plugin.training import tokenizer as vocabulary
-from plugin.training.samples import IGNORED_LABEL, Sample, batches, collate, length_batches
+from plugin.training.samples import IGNORED_LABEL, Sample, collate, length_batches
 from plugin.training.schedule import learning_rate
 from plugin.training.verifier_step import Inputs, VerifierStep, captured
 
@@ -148,30 +148,3 @@ def _trimmed(prompts: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor, la
     width = int(mask.sum(dim=1).max())
     length = int((labels != IGNORED_LABEL).sum(dim=1).max())
     return prompts[:, :width], mask[:, :width], tokens[:, :length], labels[:, :length]
-
-
-@torch.no_grad()
-def greedy_responses(
-    model: T5Gemma2ForConditionalGeneration,
-    prompts: Sequence[list[int]],
-    max_new_tokens: int,
-    batch_size: int,
-) -> list[list[int]]:
-    """The verifier's greedy response to each prompt (encoder ids), end token included where it was reached."""
-    device = next(model.parameters()).device
-    ends = model.config.decoder.eos_token_id
-    ends = {ends} if isinstance(ends, int) else set(ends)
-    asked = [Sample(prompt, []) for prompt in prompts]
-    responses: list[list[int]] = []
-    for group in batches(asked, batch_size, range(len(asked))):
-        batch = collate(group, vocabulary.PAD_ID, vocabulary.BOS_ID).to(device)
-        output = model.generate(
-            input_ids=batch.prompts,
-            attention_mask=batch.prompt_mask.long(),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-        )
-        for row in output[:, 1:].tolist():
-            reached = (place for place, token in enumerate(row, start=1) if token in ends)
-            responses.append(row[: next(reached, len(row))])
-    return responses

@@ -12,8 +12,10 @@ import pytest
 
 from app.cli import main
 from plugin.drafts import checkpoint
+from plugin.training import entry
 from plugin.training.draft_trainer import NotFinite
 from plugin.training.entry import guarded
+from plugin.training.frozen_verifier import FrozenVerifier
 from plugin.training.problems import take
 from plugin.training.stop import Interrupted
 
@@ -106,9 +108,12 @@ def test_the_verifiers_own_answers_are_made_once(
     ("options", "words"),
     [
         (("--rate", "-1"), "peak_rate: -1.0 is not a finite number above 0"),
+        (("--seed", "-1"), "seed: -1 is below 0"),
+        (("--device", "gpu"), "--device gpu: Expected one of cpu, cuda"),
+        (("--block-size", "1"), "block_size: 1 leaves no slot to predict"),
         (("--total-length", "96"), "total_length: 96 does not hold"),
         (("--aux-layers", "3,9"), "aux layers: [3, 9] are not ascending layers of 0 ... 5"),
-        (("--from", "nowhere"), "nowhere"),
+        (("--from", "nowhere"), "nowhere/config.json: no such file"),
         (("--data", "missing.jsonl"), "missing.jsonl"),
     ],
 )
@@ -128,11 +133,55 @@ def test_the_verifier_is_checked_first(command: Callable[..., tuple[int, str]], 
     assert not (tmp_path / "run").exists()
 
 
+def test_data_are_read_before_the_verifier_is_loaded(
+    command: Callable[..., tuple[int, str]], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(FrozenVerifier, "load", never)
+    data.write_text('{"prompt": "a"}\n')
+    code, said = command("dflash")
+    assert code == 1 and said.splitlines()[-1].startswith("t5gemma2: mine.jsonl:1: response: no such field")
+
+
+def test_what_needs_no_answers_is_checked_before_they_are_made(
+    command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verifier's answers can take hours; the negative control is a run in which nothing is wrong."""
+
+    class Made(Exception):
+        pass
+
+    def made(*_: object) -> None:
+        raise Made
+
+    assert command("dflash", "--epochs", "1")[0] == 0
+    monkeypatch.setattr(entry, "verifier_responses", made)
+    for out, options, words in (
+        ("new", ("--aux-layers", "3,9"), "aux layers: [3, 9]"),
+        ("new", ("--draft-vocab", "999"), "draft_vocab_size: 999"),
+        ("new", ("--from", "nowhere"), "nowhere/config.json: no such file"),
+        ("run", ("--rows", "2"), "rows: 2 here, 4 in "),
+        ("run", (), "responses: 'verifier' here, 'data' in "),
+    ):
+        code, said = command("dflash", "--responses", "verifier", *options, out=out)
+        assert code == 1 and words in said.splitlines()[-1], said
+    with pytest.raises(Made):
+        command("dflash", "--responses", "verifier", out="new")
+
+
 def test_no_usable_sample_is_an_error_f16(command: Callable[..., tuple[int, str]], data: Path) -> None:
-    """F16: no rows, and rows without anything to predict."""
+    """F16: rows without room for an anchor, and no rows."""
+    data.write_text('{"prompt": "a", "response": "b c"}\n' * 3)
+    code, said = command("dflash", "--whole-blocks")
+    assert code == 1 and said.splitlines()[-1] == (
+        "t5gemma2: no training sample has a response of 8 tokens, so there is nothing to predict"
+    )
+    assert command("dflash", "--epochs", "1")[0] == 0
     data.write_text("")
     code, said = command("dflash")
-    assert code == 1 and "mine.jsonl" in said
+    assert code == 1 and said.splitlines()[-1] == "t5gemma2: mine.jsonl: 0 usable of 0 rows"
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,17 @@ from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
 from app.cli import main
 from plugin.drafts import checkpoint
+from plugin.training import demo as demo_module
 from plugin.training import tokenizer as vocabulary
 from plugin.training.demo import FAMILIES, MAX_NEW_TOKENS
 from plugin.training.draft_checkpoint import read_draft, read_state
 from plugin.training.draft_trainer import DraftTrainer
 from plugin.training.evaluation import acceptance
 from plugin.training.extraction import Extractor
+from plugin.training.greedy import greedy_responses
 from plugin.training.problems import take
 from plugin.training.samples import Sample
 from plugin.training.settings import DraftSettings
-from plugin.training.tiny_verifier import greedy_responses
 
 DEMO = Path(__file__).parents[3] / "plugin" / "demo"
 QUESTION = "A train travels 60 miles in 2 hours. What is its average speed?"
@@ -126,3 +127,21 @@ def test_the_commands_build_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_draft_needs_a_verifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _command(f"demo --out {tmp_path} --only dflash") == 1
     assert "holds no verifier; name one by --verifier" in capsys.readouterr().err
+
+
+def test_a_given_verifier_is_not_built_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[object] = []
+    monkeypatch.setattr(demo_module, "build_verifier", lambda *_: built.append("verifier"))
+    monkeypatch.setattr(demo_module, "build_draft", lambda *found: built.append((found[0], found[2])))
+    given = DEMO / "verifier"
+    assert _command(f"demo --out {tmp_path} --verifier {given}") == 0
+    assert built == [(family, given) for family in FAMILIES]
+    built.clear()
+    assert _command(f"demo --out {tmp_path}") == 0
+    assert built == ["verifier", *((family, tmp_path / "verifier") for family in FAMILIES)]
+    assert _command(f"demo --out {tmp_path} --only verifier --verifier {given}") == 1
+    assert _command(f"demo --out {tmp_path} --only verifier --from {DEMO / 'dflash'}") == 1
+    said = capsys.readouterr().err
+    assert "--only verifier: is not built where --verifier" in said and "--from: goes with one" in said

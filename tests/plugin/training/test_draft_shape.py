@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
-from plugin.training.draft_shape import aux_layers, draft_layers, new_draft
+from plugin.training.draft_shape import aux_layers, draft_layers, new_draft, new_shape
 
 RESPONSES = [[20, 21, 20, 1], [30, 20, 1]]
 
@@ -30,12 +30,8 @@ def test_weights_come_from_the_seed_and_tables_from_the_verifier(
 ) -> None:
     table = verifier.get_input_embeddings().weight.detach()
     before = torch.random.get_rng_state()
-    drafts = [
-        new_draft(
-            "dflare", verifier.config.decoder, table, RESPONSES, seed, mask_token_id=4, draft_vocab_size=40
-        )
-        for seed in (1, 1, 2)
-    ]
+    shape = new_shape("dflare", verifier.config.decoder, mask_token_id=4, draft_vocab_size=40)
+    drafts = [new_draft(shape, table, RESPONSES, seed) for seed in (1, 1, 2)]
     assert torch.equal(torch.random.get_rng_state(), before)
     states = [draft.state_dict() for draft in drafts]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -46,12 +42,9 @@ def test_weights_come_from_the_seed_and_tables_from_the_verifier(
 
 
 def test_a_vocabulary_is_never_larger_than_the_verifiers(verifier: T5Gemma2ForConditionalGeneration) -> None:
-    table = verifier.get_input_embeddings().weight.detach()
-    draft = new_draft("dflash", verifier.config.decoder, table, RESPONSES, 1, mask_token_id=4)
-    assert draft.config.draft_vocab_size == 64
+    decoder = verifier.config.decoder
+    assert new_shape("dflash", decoder, mask_token_id=4).draft_vocab_size == 64
     with pytest.raises(ValueError, match="draft_vocab_size: 65"):
-        new_draft(
-            "dflash", verifier.config.decoder, table, RESPONSES, 1, mask_token_id=4, draft_vocab_size=65
-        )
+        new_shape("dflash", decoder, mask_token_id=4, draft_vocab_size=65)
     with pytest.raises(ValueError, match=r"aux layers: \[5, 2\] are not ascending layers of 0 ... 5"):
-        new_draft("dflash", verifier.config.decoder, table, RESPONSES, 1, mask_token_id=4, aux=(5, 2))
+        new_shape("dflash", decoder, mask_token_id=4, aux=(5, 2))

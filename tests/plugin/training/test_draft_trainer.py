@@ -13,10 +13,10 @@ from plugin.training.draft_model import DraftModel
 from plugin.training.draft_trainer import DraftTrainer, NotFinite, StepReport, check_finite
 from plugin.training.evaluation import acceptance, evaluate
 from plugin.training.extraction import Extractor, VerifierStates
+from plugin.training.greedy import greedy_responses
 from plugin.training.samples import Sample
 from plugin.training.schedule import learning_rate
 from plugin.training.settings import DraftSettings
-from plugin.training.tiny_verifier import greedy_responses
 
 FAMILIES = ("dflash", "dspark", "dflare")
 

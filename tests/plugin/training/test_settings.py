@@ -37,6 +37,7 @@ def test_defaults_are_the_published_recipe() -> None:
         ("noise", -0.1),
         ("weight_decay", math.nan),
         ("warmup", 1.0),
+        ("seed", -1),
         ("train_fraction", 0.0),
         ("precision", "float16"),
     ],

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
-from plugin.training import run_checkpoint
+from plugin.training import run_checkpoint, training_run
 from plugin.training.draft_model import DraftModel
 from plugin.training.draft_trainer import DraftTrainer, NotFinite, StepReport
 from plugin.training.events import Events
@@ -25,7 +25,7 @@ from plugin.training.run_checkpoint import Papers, restore, restored_draft
 from plugin.training.run_folder import RunError, RunFolder
 from plugin.training.samples import Sample
 from plugin.training.settings import DraftSettings
-from plugin.training.stop import Interrupted
+from plugin.training.stop import Interrupted, StopRequest
 from plugin.training.training_run import RunOptions, TrainingRun
 
 SAMPLES = [Sample([2, 8 + i], [*range(10 + i, 17 + i + i % 5), 1], f"s{i}") for i in range(18)]
@@ -170,6 +170,41 @@ def test_a_signal_saves_and_stops(
     assert run("run").rows == whole[2:]
 
 
+def test_a_signal_at_any_moment_saves_only_steps_that_were_looked_at(
+    run: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes just after the run has asked for one: the losses until the checkpoint are read all the same."""
+
+    class Late(StopRequest):
+        asked = 0
+
+        def __getattribute__(self, name: str) -> object:
+            if name != "requested":
+                return super().__getattribute__(name)
+            Late.asked += 1
+            return Late.asked > 1
+
+    monkeypatch.setattr(training_run, "StopRequest", Late)
+    seen: list[int] = []
+    with pytest.raises(Interrupted, match="stopped after step 2 "):
+        run("run", at=seen.append, log_every=100)
+    assert seen == [1, 2]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    run: Callable[..., Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc] .\nPytorchStreamWriter failed writing file")
+
+    monkeypatch.setattr(run_checkpoint.torch, "save", full)
+    with pytest.raises(
+        RunError, match=r"run/0.1/optimizer_state_dict.pt: cannot be written: .* failed writing"
+    ):
+        run("run", save_every=1)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
 def test_a_signal_during_validation_keeps_the_epochs_last_step(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:
@@ -209,6 +244,13 @@ def test_without_validation_there_are_no_metrics_f09_f16(
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["1", "checkpoint_best"]
     assert os.readlink(tmp_path / "run/checkpoint_best") == "1"
     assert not (tmp_path / "run/1/val_metrics.json").exists()
+
+
+def test_validation_without_an_anchor_is_none(run: Callable[..., Recorder], tmp_path: Path) -> None:
+    """Its loss of 0 would make the first epoch the best of all."""
+    run("run", validation=[Sample([2, 8], [1])])
+    assert not (tmp_path / "run/1/val_metrics.json").exists()
+    assert os.readlink(tmp_path / "run/checkpoint_best") == "1"
 
 
 def test_a_run_that_goes_wrong_saves_nothing_f10(run: Callable[..., Recorder], tmp_path: Path) -> None:

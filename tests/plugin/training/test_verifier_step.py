@@ -8,7 +8,7 @@ from transformers import T5Gemma2ForConditionalGeneration
 from plugin.training.pairs import Pair
 from plugin.training.samples import Sample, collate, encode
 from plugin.training.schedule import learning_rate
-from plugin.training.tiny_verifier import VerifierSettings, greedy_responses, tiny_config, train_verifier
+from plugin.training.tiny_verifier import VerifierSettings, tiny_config, train_verifier
 from plugin.training.verifier_step import VerifierStep, verifier_logits
 
 
@@ -62,14 +62,6 @@ def test_training_is_reproducible_and_the_table_fits_bfloat16() -> None:
     table = first.get_input_embeddings().weight
     assert torch.equal(table, second.get_input_embeddings().weight)
     assert torch.equal(table, table.bfloat16().float())
-
-
-def test_greedy_responses_do_not_depend_on_the_batch(verifier: T5Gemma2ForConditionalGeneration) -> None:
-    prompts = [[2, 11, 12, 13, 14, 15, 16, 17], [2, 40], [2, 30, 31, 32]]
-    together = greedy_responses(verifier, prompts, max_new_tokens=6, batch_size=3)
-    alone = [greedy_responses(verifier, [prompt], 6, 1)[0] for prompt in prompts]
-    assert together == alone
-    assert all(1 <= len(response) <= 6 and 1 not in response[:-1] for response in together)
 
 
 def test_learning_rate_rises_then_falls() -> None:
