@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from app.cpu_process import placement
 from app.engine import (
     EngineDead,
     EngineFacts,
@@ -56,7 +57,8 @@ def start(plan: EnginePlan) -> VllmEngine:
 
     on_cpu = current_platform.is_cpu()
     arguments = engine_arguments(plan, checkpoints, on_cpu)
-    config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    with placement(on_cpu, plan.settings.data_parallel_size) as placed:
+        config = AsyncEngineArgs(**arguments, **placed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = cpu_cache_bytes(config, plan.identity.max_encoder_len)
     eager = config.model_config.enforce_eager

@@ -2,11 +2,11 @@
 
     python -m app.bench.gateway_cost [--model FOLDER] [--runs 5]
 
-Every run starts each server afresh and alone, in changing order, with the same dtype, batch size and eager flag (two that
-live at once share the cores unevenly, and one start is faster than the next). A turn is 32 streams of 64 tokens, then 8
-requests in one piece; a run's numbers are the medians of its turns, the first not counted. Printed are the medians of
-the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error or with another
-number of tokens ends it, with the end of the servers' logs.
+Every run starts each server afresh and alone, in changing order, with the same dtype, batch size and eager flag: two
+that live at once share the cores unevenly, and one start is faster than the next. A turn is 32 streams of 64 tokens,
+then 8 requests in one piece; a run's numbers are the medians of its turns, the first not counted. Printed are the
+medians of the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error or
+with another number of tokens ends it, with the end of the servers' logs.
 """
 
 from __future__ import annotations
