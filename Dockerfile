@@ -25,6 +25,7 @@ RUN pip install --no-deps --index-url https://download.pytorch.org/whl/cpu "$(gr
 COPY pyproject.toml README.md LICENSE ./
 COPY app ./app
 COPY plugin ./plugin
+COPY config ./config
 RUN pip install --no-deps --no-build-isolation .
 USER 1000
 WORKDIR /home/t5gemma2
@@ -39,6 +40,7 @@ RUN pip install --no-deps -r requirements-cuda.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY app ./app
 COPY plugin ./plugin
+COPY config ./config
 RUN pip install --no-deps --no-build-isolation .
 USER 1000
 WORKDIR /home/t5gemma2

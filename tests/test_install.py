@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,16 @@ def test_wheel_holds_what_is_not_python() -> None:
     for path in data:
         parts = path.relative_to(ROOT).parts
         assert not [p for p in patterns for part in parts if fnmatch.fnmatch(part, p)], path
+
+
+def test_wheel_holds_the_mixtures(tmp_path: Path) -> None:
+    """They lie in `config`; `t5gemma2 train` of a wheel finds them beside its own files."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "plugin/training/mixtures/t5gemma2_200k.toml" in names
+    assert "plugin/demo/verifier/model.safetensors" in names and not any(n.startswith("tests") for n in names)
 
 
 def settings_table() -> str:

@@ -48,6 +48,10 @@ def _add_family(parser: argparse.ArgumentParser) -> None:
         "--data", action="append", required=True, metavar="PLACE",
         help="a JSONL file with prompt/response or messages, demo:N, hf:DATASET or a mixture; may be repeated",
     )  # fmt: skip
+    add(
+        "--chat-template", action="store_true",
+        help="make prompts of `messages` by the verifier's chat template instead of `User: ...` lines",
+    )  # fmt: skip
     add("--out", type=Path, required=True, metavar="FOLDER", help="the run folder, made or gone on from")
     add("--fresh", action="store_true", help="refuse a run folder that holds checkpoints instead of going on")
     add("--from", dest="start", type=Path, metavar="FOLDER", help="draft whose weights a new run starts with")

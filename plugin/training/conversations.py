@@ -2,8 +2,8 @@
 
 The encoder reads everything before the response, the decoder learns the response. As in the published recipe the
 response is the last assistant turn that has text ("last"); "first" takes the first one instead. Turns after it are
-left out. Served prompts are plain text, so the turns before it become lines `User: ...`, closed by `Assistant:`; a
-verifier that was fine-tuned with a chat template of its own is better served by `template_text`.
+left out. Served prompts are plain text, so the turns before it become lines `User: ...`, closed by `Assistant:`; for a
+verifier that was fine-tuned with a chat template of its own there is `template_text` (`--chat-template`).
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def plain_text(turns: Sequence[Turn]) -> str:
 
 
 def template_text(tokenizer: Any) -> Render:
-    """By the tokenizer's chat template, without the start token that encoding adds; `plain_text` if it has none."""
-    if not getattr(tokenizer, "chat_template", None):
-        return plain_text
+    """By the tokenizer's chat template, without the start token that encoding adds. ValueError when it has none."""
+    if not tokenizer.chat_template:
+        raise ValueError("--chat-template: the verifier's tokenizer has no chat template")
 
     def render(turns: Sequence[Turn]) -> str:
         messages = [{"role": turn.role, "content": turn.text} for turn in turns]

@@ -15,8 +15,10 @@ import torch
 from rich.console import Console
 from rich.logging import RichHandler
 from safetensors import SafetensorError
+from transformers import AutoTokenizer
 
 from plugin.drafts import checkpoint as checkpoints
+from plugin.training.conversations import plain_text, template_text
 from plugin.training.device import training_device
 from plugin.training.draft_checkpoint import train_command
 from plugin.training.draft_config import DraftConfig, Family
@@ -115,8 +117,10 @@ def _train_in(
     if newest is not None:
         logger.info("%s: going on from %s", folder.path, newest.path)
 
-    mixture = read_data(arguments.data, settings.seed)
-    verifier = FrozenVerifier.load(checkpoints.fetch(named).verifier.path, device)
+    path = checkpoints.fetch(named).verifier.path
+    render = template_text(AutoTokenizer.from_pretrained(path)) if arguments.chat_template else plain_text
+    mixture = read_data(arguments.data, settings.seed, render)
+    verifier = FrozenVerifier.load(path, device)
     begun = _begun(arguments, family, verifier, newest)
     facts = _facts(settings, family, arguments.responses, verifier)
     if newest is not None:

@@ -24,7 +24,9 @@ from typing import Any, Final
 from plugin.training.pairs import Columns, DataError
 from plugin.training.sources import Source
 
-MIXTURES: Final = Path(__file__).parents[2] / "config" / "mixtures"
+_INSTALLED: Final = Path(__file__).parent / "mixtures"
+MIXTURES: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "config" / "mixtures"
+"""The profiles that have a name: beside this file in a wheel, in `config` in a checkout."""
 
 _COLUMN_KEYS: Final = tuple(part.name for part in fields(Columns))
 _TYPES: Final[dict[str, type]] = {

@@ -120,4 +120,5 @@ def test_a_chat_template_is_used_and_its_start_token_left_to_encoding() -> None:
     tokenizer = _Template()
     assert template_text(tokenizer)(TALK[:2]) == "[system]Be brief.[user]Hi[model]"
     tokenizer.chat_template = None
-    assert template_text(tokenizer) is plain_text
+    with pytest.raises(ValueError, match="has no chat template"):
+        template_text(tokenizer)
