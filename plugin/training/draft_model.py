@@ -182,7 +182,10 @@ class DraftModel(nn.Module):
         """`aux` [rows, length, T, hidden] as one context [rows, length, hidden] for every layer."""
         if self.config.family == "dflare":
             shares = self.layer_fusion_weights.softmax(dim=-1)
-            return [self.hidden_norm(torch.einsum("t,...th->...h", share, aux)) for share in shares]
+            mixed = torch.einsum(
+                "lt,...th->l...h", shares, aux
+            )  # at once: autocast casts `aux` at every call
+            return [self.hidden_norm(context) for context in mixed]
         return [self.hidden_norm(self.fc(aux.flatten(-2)))] * self.config.num_hidden_layers
 
     def forward(

@@ -30,7 +30,7 @@ TRAINING_STATE: Final = "training_state.json"
 OPTIMIZER_STATE: Final = "optimizer_state_dict.pt"
 _NEEDED = ("model.safetensors", "config.json", OPTIMIZER_STATE, TRAINING_STATE)
 _NAME = re.compile(r"(0|[1-9]\d*)(?:\.([1-9]\d*))?")
-_LEFTOVER = re.compile(rf"\.(?:{BEST}|\d+(?:\.\d+)?(?:\.incomplete)?)\.\d+\.tmp")
+_LEFTOVER = re.compile(rf"\.(?:{BEST}|\d+(?:\.\d+)?)\.\d+\.tmp")
 
 
 class RunError(ValueError):
@@ -146,7 +146,10 @@ class RunFolder:
             for file in [*unfinished.rglob("*"), unfinished]:
                 _flush(file)
             if target.exists():
-                target.rename(self.path / f".{name}.incomplete.{os.getpid()}.tmp")
+                # No run leaves such a folder; somebody put it there, and may want what is in it.
+                aside = self.path / f"{name}.incomplete.{os.getpid()}"
+                target.rename(aside)
+                logger.warning("%s: is no whole checkpoint; moved to %s", target, aside)
             unfinished.rename(target)
         except BaseException:
             _remove(unfinished)

@@ -96,13 +96,14 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_ignored_and_cleaned_f08(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """F08: an unfinished write is removed, a folder that lacks files is only ignored, and a missing link is made."""
+    """F08: an unfinished write is removed, a folder that lacks files is ignored and later moved aside, not lost, and a
+    missing link is made.
+    """
     folder = RunFolder(tmp_path / "run")
     folder.save(0, None, _writer(0.5))
     _writer()(folder.path / ".1.99.tmp") if (folder.path / ".1.99.tmp").mkdir() else None
     (folder.path / ".checkpoint_best.99.tmp").symlink_to("1")
     (folder.path / ".1.7.99.tmp").mkdir()
-    (folder.path / ".1.incomplete.99.tmp").mkdir()
     (folder.path / ".notes.tmp").write_text("the user's own")
     (folder.path / "1").mkdir()
     (folder.path / "1" / "config.json").write_text("{}")
@@ -115,6 +116,9 @@ def test_leftovers_are_ignored_and_cleaned_f08(tmp_path: Path, caplog: pytest.Lo
     folder.save(1, None, _writer(0.25))
     assert _names(folder) == ["0", "1"]
     assert (folder.path / "1" / "model.safetensors").is_file()
+    folder.clean()
+    (aside,) = folder.path.glob("1.incomplete.*")
+    assert (aside / "config.json").read_text() == "{}" and "moved to" in caplog.text
 
 
 def test_a_whole_checkpoint_is_never_written_over(tmp_path: Path) -> None:
