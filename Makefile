@@ -7,7 +7,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 ARGS ?=
 
-.PHONY: serve test test-slow gpu-test check install lock
+.PHONY: serve test test-slow gpu-test gpu-bench check install lock
 
 serve: install
 	$(PYTHON) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
@@ -25,6 +25,13 @@ test-slow: install
 
 gpu-test: install
 	$(PYTHON) -m pytest -m gpu $(ARGS)
+
+# What BENCHMARKS.md has of a GPU, on this one.
+OUT ?= gpu-results.json
+gpu-bench: install
+	$(PYTHON) -m plugin.attention.bench
+	$(PYTHON) -m plugin.benchmarks.engine --out $(OUT)
+	$(PYTHON) -m plugin.benchmarks.training --out $(OUT)
 
 check: install
 	$(PYTHON) -m ruff check .

@@ -205,8 +205,9 @@ def record(path: Path, found: dict[str, float], rates: dict[str, Any], graphs: d
     results.setdefault("commands", {})["engine"] = "python -m plugin.benchmarks.engine " + " ".join(
         sys.argv[1:]
     )
-    # This run's figures replace all of the last one's; the kernel's, which another command measures, stay.
-    kept = {name: value for name, value in results.get("figures", {}).items() if name.startswith("kernel_")}
+    # This run's figures replace all of the last one's; those that other commands measure stay.
+    others = ("kernel_", "training_")
+    kept = {name: value for name, value in results.get("figures", {}).items() if name.startswith(others)}
     results["figures"] = kept | found
     results["engine"] = {"output_tokens_per_second": rates, "graph_seconds_bs1": graphs}
     path.parent.mkdir(parents=True, exist_ok=True)
