@@ -10,6 +10,7 @@ Unnecessary once vLLM's CPU platform allows the executor "uni" under a multiproc
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -20,6 +21,7 @@ NUMA_NODES: Final = Path("/sys/devices/system/node")
 CPUS: Final = Path("/sys/devices/system/cpu")
 BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
 MULTIPROCESSING: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"
+_OPENMP: Final = re.compile(r"\blib[gi]?omp[^/:]*\.so")
 BLOCK_TIME_MS: Final = "1"
 """How long an OpenMP thread spins for work; the gateway's own process needs the cores between two steps."""
 
@@ -38,7 +40,7 @@ def placement(on_cpu: bool, data_parallel_size: int) -> Iterator[dict[str, Any]]
         return
     library = intel_openmp()
     preloaded = os.environ.get("LD_PRELOAD", "")
-    if library is not None and "omp" not in preloaded:
+    if library is not None and not _OPENMP.search(preloaded):
         os.environ["LD_PRELOAD"] = f"{preloaded}:{library}".strip(":")
         os.environ.setdefault("KMP_BLOCKTIME", BLOCK_TIME_MS)
     os.environ.setdefault("OMP_NUM_THREADS", str(physical_cores()))
@@ -68,10 +70,10 @@ def physical_cores() -> int:
 
 
 def intel_openmp() -> Path | None:
-    """libiomp5.so of the distribution intel-openmp, if it is installed."""
+    """libiomp5.so of the distribution intel-openmp, if it is installed where LD_PRELOAD can name it."""
     try:
         files = metadata.files("intel-openmp") or []
     except metadata.PackageNotFoundError:
         return None
     found = (Path(str(file.locate())).resolve() for file in files if file.name == "libiomp5.so")
-    return next((path for path in found if path.is_file()), None)
+    return next((path for path in found if path.is_file() and not re.search(r"[\s:]", str(path))), None)

@@ -105,11 +105,13 @@ class DraftsPlugin:
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Read what is served off the engine's own configuration."""
-        state.gateway = served(engine_client.vllm_config)
+        # The server's own rule; the engine's configuration has the verifier's name where the draft is the model.
+        names = args.served_model_name or [args.model]
+        state.gateway = served(engine_client.vllm_config, tuple(names))
 
 
-def served(vllm_config: Any) -> Served | NothingServed:
-    """Identity and ledger of a running engine."""
+def served(vllm_config: Any, names: tuple[str, ...]) -> Served | NothingServed:
+    """Identity and ledger of a running engine that answers to `names`."""
     model, speculative = vllm_config.model_config, vllm_config.speculative_config
     draft = speculative.model if speculative is not None else "none"
     k = speculative.num_speculative_tokens if speculative is not None else None
@@ -118,10 +120,9 @@ def served(vllm_config: Any) -> Served | NothingServed:
     except CheckpointError as error:
         log.warning("/drafts has nothing to say: %s", error)
         return NothingServed(str(error))
-    names = model.served_model_name
     settings = Settings(
         _env_file=None,
-        served_model_name=(names,) if isinstance(names, str) else tuple(names),
+        served_model_name=names,
         dtype=str(model.dtype).removeprefix("torch."),
         max_model_len=model.max_model_len,
         max_encoder_len=model.hf_config.max_source_positions,

@@ -24,7 +24,7 @@ from app.completions.run import Job
 from app.completions.sampling import sampling_of
 from app.completions.scope import RequestScope
 from app.completions.sse import EventStream, Frames
-from app.engine import Engine, InvalidRequest
+from app.engine import Engine, EngineDead, InvalidRequest
 from app.errors import ApiError, to_api_error
 from app.gateway import Gateway
 
@@ -54,7 +54,7 @@ class Answer(Response):
         except Exception as error:
             told = to_api_error(error)
             status = told.status
-            if status >= 500 and not isinstance(error, ApiError):
+            if status >= 500 and not isinstance(error, ApiError | EngineDead):  # its death is told once
                 log.error("%s: %s", self._id, _chain(error))
             if self._stream is None or not self._stream.started:
                 raise

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from app.completions.prompts import EncoderPrompt
-from app.engine import Engine, EngineFailure, GenerateRequest, Sampling, Step
+from app.engine import Engine, EngineFailure, GenerateRequest, InvalidRequest, Sampling, Step
 
 Steps = AsyncGenerator[tuple[int, Step], None]
 
@@ -49,18 +49,18 @@ async def steps_of(engine: Engine, job: Job) -> AsyncIterator[Steps]:
         )
         for i, prompt in enumerate(job.prompts)
     ]
-    source = _single(streams[0]) if len(streams) == 1 else _merged(streams)
+    source = _single(streams[0], job.sampling) if len(streams) == 1 else _merged(streams, job.sampling)
     async with aclosing(source):
         yield source
 
 
-async def _single(stream: AsyncGenerator[Step, None]) -> Steps:
+async def _single(stream: AsyncGenerator[Step, None], sampling: Sampling) -> Steps:
     async with aclosing(stream):
         async for step in stream:
-            yield 0, _sound(step)
+            yield 0, _sound(step, sampling)
 
 
-async def _merged(streams: list[AsyncGenerator[Step, None]]) -> Steps:
+async def _merged(streams: list[AsyncGenerator[Step, None]], sampling: Sampling) -> Steps:
     """Bounded, so that a slow reader slows the pumps and the engine merges steps instead of piling them up
     here.
     """
@@ -85,15 +85,20 @@ async def _merged(streams: list[AsyncGenerator[Step, None]]) -> Steps:
             elif isinstance(item, BaseException):
                 raise item
             else:
-                yield index, _sound(item)
+                yield index, _sound(item, sampling)
     finally:
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-def _sound(step: Step) -> Step:
+def _sound(step: Step, sampling: Sampling) -> Step:
     for sample in step.samples:
         if sample.finish_reason == "error":
+            if sampling.structured is not None:
+                # What vLLM's checks at the door let through and its compiler or matcher then refuses.
+                raise InvalidRequest(
+                    "the engine cannot compile or follow this constraint", "structured_outputs"
+                )
             raise EngineFailure("the engine ended the request with an error")
     return step

@@ -65,6 +65,8 @@ def write_draft(
             )
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    # safetensors writes for the user alone; the folder is to be served by others, too.
+    (folder / "model.safetensors").chmod(0o644)
     config: DraftConfig = model.config
     written = config.to_json(
         verifier, verifier_softcap, str(dtype).removeprefix("torch."), SPECULATORS_VERSION

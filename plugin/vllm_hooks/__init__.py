@@ -24,6 +24,7 @@ def install() -> None:
     configuration.one_cache_group_a_kind()
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
+    scheduler.metrics_before_a_stop_string()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     # Which runner serves is vLLM's decision, made later from the whole configuration: on CUDA both may.
@@ -31,6 +32,7 @@ def install() -> None:
 
     v1_runner.encoder_outputs_in_batch_order()
     v1_runner.block_proposer()
+    v1_runner.no_constraints_on_no_tokens()
     if current_platform.is_cpu():
         v1_runner.expand_temperatures_on_cpu()
     else:

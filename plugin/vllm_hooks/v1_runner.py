@@ -65,6 +65,29 @@ def expand_temperatures_on_cpu() -> None:
     )
 
 
+def no_constraints_on_no_tokens() -> None:
+    """The rejection sampler applies top-k to the logits of drafted tokens even when a step has none, and top-k alone
+    takes the maximum over no rows: the engine dies. Here every first step is such a step.
+
+    Unnecessary once `vllm.v1.sample.rejection_sampler.apply_sampling_constraints` bears an empty batch.
+    """
+    from vllm.v1.sample import rejection_sampler
+
+    def make(stock: Any) -> Any:
+        def apply_sampling_constraints(
+            logits: torch.Tensor, cu_num_draft_tokens: torch.Tensor, sampling_metadata: Any
+        ) -> torch.Tensor:
+            if not logits.shape[0]:
+                return logits
+            constrained: torch.Tensor = stock(logits, cu_num_draft_tokens, sampling_metadata)
+            return constrained
+
+        return apply_sampling_constraints
+
+    parameters = ("logits", "cu_num_draft_tokens", "sampling_metadata")
+    replace(rejection_sampler, "apply_sampling_constraints", parameters, make)
+
+
 def expand_batch_to_tokens(
     x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> torch.Tensor:

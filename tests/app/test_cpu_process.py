@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,9 +48,29 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_beside_another_preloaded_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LD_PRELOAD", "/x/libtcmalloc.so")
+    monkeypatch.setenv("LD_PRELOAD", "/opt/compat/libtcmalloc.so")
     with placement(True, 1):
-        assert os.environ["LD_PRELOAD"] == "/x/libtcmalloc.so:/lib/libiomp5.so"
+        assert os.environ["LD_PRELOAD"] == "/opt/compat/libtcmalloc.so:/lib/libiomp5.so"
+
+
+@pytest.mark.parametrize("name", ["libgomp.so.1", "libgomp-abc.so", "libomp.so", "libiomp5.so"])
+def test_beside_another_openmp(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("LD_PRELOAD", f"/x/{name}:/y/libtcmalloc.so")
+    with placement(True, 1):
+        assert os.environ["LD_PRELOAD"] == f"/x/{name}:/y/libtcmalloc.so"
+
+
+def test_a_path_that_cannot_be_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LD_PRELOAD is split at spaces and colons."""
+    monkeypatch.undo()
+    for folder, usable in (("plain", True), ("my env", False), ("a:b", False)):
+        library = tmp_path / folder / "libiomp5.so"
+        library.parent.mkdir()
+        library.touch()
+        file = SimpleNamespace(name="libiomp5.so", locate=lambda library=library: library)
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu_process.metadata, "files", lambda _, file=file: [file])
+            assert (cpu_process.intel_openmp() is not None) == usable
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

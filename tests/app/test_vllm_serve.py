@@ -26,7 +26,6 @@ def running(model: str, draft: str | None, k: int = 3) -> Any:
     return SimpleNamespace(
         model_config=SimpleNamespace(
             model=model,
-            served_model_name="served",
             dtype="torch.float32",
             max_model_len=64,
             hf_config=SimpleNamespace(max_source_positions=128),
@@ -36,10 +35,13 @@ def running(model: str, draft: str | None, k: int = 3) -> Any:
     )
 
 
+ASKED = Namespace(model="asked", served_model_name=None)
+
+
 async def _client(config: Any) -> TestClient:
     app, plugin = FastAPI(), DraftsPlugin()
     plugin.attach_router(app)
-    await plugin.init_state(SimpleNamespace(vllm_config=config), app.state, Namespace())
+    await plugin.init_state(SimpleNamespace(vllm_config=config), app.state, ASKED)
     return TestClient(app)
 
 
@@ -68,7 +70,7 @@ def test_b29_the_true_family_is_told(family: str) -> None:
     assert (told["max_model_len"], told["max_encoder_len"], told["served_model_names"]) == (
         64,
         128,
-        ["served"],
+        ["asked"],
     )
 
 
@@ -116,7 +118,7 @@ def test_steps_without_drafts_count_nothing() -> None:
 def test_another_model_is_left_alone_and_the_routes_say_so(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}')
     config = running(str(tmp_path), None)
-    assert isinstance(served(config), vllm_serve.NothingServed)
+    assert isinstance(served(config, ("asked",)), vllm_serve.NothingServed)
     reply = client(config).get("/drafts")
     assert reply.status_code == 404
     assert "no T5Gemma 2" in reply.json()["detail"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,43 @@ def test_control_temperatures_lost_on_the_cpu(
     jobs = mixed(prompts, (1, 2))
     answers = drafted.run(jobs)
     assert any(answers[i].tokens != reference.answer(jobs[i].prompt, 40).tokens for i in (0, 2))
+
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "top_k": {"top_k": 5},
+    "top_k of one": {"top_k": 1},
+    "top_p": {"top_p": 0.9},
+    "both": {"top_k": 5, "top_p": 0.9},
+    "penalties": {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
+    "bad words": {"bad_words": ["a"]},
+    "allowed ids": {"allowed_token_ids": list(range(10, 60))},
+    "min tokens": {"min_tokens": 1},
+    "logprobs": {"logprobs": 2, "top_k": 5},
+    "seed": {"seed": 3, "top_k": 5},
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_step_without_drafts(
+    drafted: InProcessEngine, reference: GreedyReference, prompts: Prompts, name: str
+) -> None:
+    """A request's first step has nothing drafted: alone, at its end and beside a greedy one, each parameter holds."""
+    greedy = Job(prompts[21], 12)
+    for limit in (1, 12):
+        job = Job(prompts[20], limit, temperature=1.0, ignore_eos=True, extra=PARAMETERS[name])
+        (alone,) = drafted.run([job])
+        assert len(alone.tokens) == limit
+        beside = drafted.run([job, greedy])
+        assert len(beside[0].tokens) == limit
+        assert beside[1].tokens == reference.answer(greedy.prompt, 12).tokens
+
+
+def test_control_top_k_over_no_tokens(drafted: InProcessEngine) -> None:
+    """Negative control: once this fails, `v1_runner.no_constraints_on_no_tokens` can go."""
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_only
+
+    with pytest.raises(RuntimeError, match="numel"):
+        apply_top_k_only(torch.empty(0, 8), torch.empty(0, dtype=torch.int32))
 
 
 def test_the_distribution_is_the_verifiers(

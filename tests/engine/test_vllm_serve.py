@@ -109,7 +109,9 @@ def test_a_whole_server_with_the_drafts_router(tmp_path: Path, expected: tuple[i
             body = {"prompt": list(PROMPT), "max_tokens": 24, "temperature": 0, "ignore_eos": True}
             reply = client.post("/v1/completions", json=body | {"return_token_ids": True}).json()
             assert tuple(reply["choices"][0]["token_ids"]) == expected
-            assert client.get("/drafts").json()["family"] == "dflare"
+            drafts = client.get("/drafts").json()
+            assert drafts["family"] == "dflare"
+            assert drafts["served_model_names"] == [client.get("/v1/models").json()["data"][0]["id"]]
             lifetime = client.get("/drafts/stats").json()["lifetime"]
             text = client.get("/metrics").text
             counted = [x for x in text.splitlines() if x.startswith("vllm:spec_decode_num_drafts_total")]

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
 from app.completions.scope import RequestScope
-from app.engine import InvalidRequest
+from app.engine import GenerateRequest, InvalidRequest, Sample, Step
 from app.errors import ShuttingDown
 from tests.app.asgi_client import Connection
 from tests.app.conftest import build, complete, events, ready, served
@@ -94,6 +94,28 @@ async def test_engine_refuses(stream: bool) -> None:
         assert reply.json()["error"]["param"] == "structured_outputs"
         reply = await complete(client, stream=stream, response_format={"type": "json_object"})
         assert reply.json()["error"]["param"] == "response_format"
+
+
+async def test_a_constraint_that_the_engine_cannot_follow() -> None:
+    """What vLLM lets through at the door and its compiler then refuses ends in the engine, and is the client's all the
+    same; without a constraint it is the server's.
+    """
+
+    class Ending(FakeEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
+            yield Step([Sample(0, "", [], None, "error", None, None)], True, None)
+
+    asked = {
+        "structured_outputs": {"structured_outputs": {"grammar": "root ::="}},
+        "response_format": {"response_format": {"type": "json_object"}},
+        None: {},
+    }
+    for param, fields in asked.items():
+        async with served(Ending()) as client:
+            for prompt in ("Hi", ["Hi", "Ho"]):
+                reply = await complete(client, prompt, **fields)
+                assert reply.status_code == (400 if param else 500)
+                assert reply.json()["error"]["param"] == param
 
 
 async def test_engine_fails_before_the_first_token() -> None:

@@ -44,3 +44,19 @@ def test_engine_counts_the_start_token(server: GatewayProcess) -> None:
     usage = server.complete([PROMPT, PROMPT], max_tokens=4).json()["usage"]
     assert usage["prompt_tokens"] > 2 * len(PROMPT.split())
     assert server.metric("vllm:prompt_tokens_total") - before == 2
+
+
+def test_a_stop_string_hides_no_draft(server: GatewayProcess) -> None:
+    """B24: a stop string is found outside the engine's process; what was drafted until then is told all the same."""
+    whole = server.text(PROMPT, max_tokens=40)
+    stop = whole[12:20]
+    before = server.client.get("/drafts/stats").json()["lifetime"]
+    reply = server.complete(PROMPT, max_tokens=40, stop=[stop]).json()
+    after = server.client.get("/drafts/stats").json()["lifetime"]
+    assert reply["choices"][0]["finish_reason"] == "stop" and stop not in reply["choices"][0]["text"]
+    spec = reply["metrics"]["speculative_decoding"]
+    assert spec["num_spec_steps"] > 0 and sum(spec["acceptance_histogram"]) == spec["num_spec_steps"]
+    # The engine may have begun another step before it heard of the end.
+    assert spec["num_spec_steps"] <= after["drafts"] - before["drafts"] <= spec["num_spec_steps"] + 2
+    details = reply["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] == spec["num_accepted_draft_tokens"]
