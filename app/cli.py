@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 
 from app.bench.command import add_commands
@@ -19,7 +21,9 @@ _NO_FLAG = {"api_keys"}
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; exits 2 on wrong usage, 1 on wrong settings or checkpoints."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(words)
+    arguments.command = shlex.join(["t5gemma2", *words])
     arguments.run(arguments)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import shlex
 import signal
 import sys
 import tempfile
@@ -130,7 +129,7 @@ def _plan(
         warmup=arguments.warmup,
         sampling=Sampling(arguments.max_tokens, arguments.seed, getattr(arguments, "ignore_eos", False)),
         base=base,
-        command=shlex.join(["t5gemma2", *sys.argv[1:]]),
+        command=arguments.command,
         start_timeout_s=arguments.start_timeout,
     )
 

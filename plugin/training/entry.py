@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -155,7 +154,7 @@ def _train_in(
     events = Events(
         None if arguments.no_tensorboard else folder.path / "tensorboard", trainer.state.global_step + 1
     )
-    command = shlex.join(["t5gemma2", *sys.argv[1:]])
+    command = arguments.command
     told = {**facts, "training samples": len(train), "validation samples": len(validation), "device": device}
     papers = Papers(
         verifier=named.verifier.path,

@@ -62,7 +62,11 @@ def test_a_draft_is_trained_gone_on_with_and_served(
     counts = json.loads((best / "training" / "data.json").read_text())
     assert (counts["pairs"], counts["training_samples"], counts["validation_samples"]) == (12, 11, 1)
     text = (best / "train_command.txt").read_text()
-    assert text.startswith("t5gemma2 ") and "\nseed: 42\n" in text and "\ntorch: " in text
+    assert (
+        text.startswith("t5gemma2 train dflare --verifier ")
+        and "\nseed: 42\n" in text
+        and "\ntorch: " in text
+    )
 
     assert command("dflare", "--epochs", "1")[0] == 0
     assert command("dflare", "--epochs", "2")[0] == 0
