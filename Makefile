@@ -2,7 +2,8 @@
 # Each installs first; that costs a fraction of a second once the lock file in use is installed.
 
 VENV := .venv
-PYTHON := $(VENV)/bin/python
+# Not PYTHON: that is the interpreter which .ci/install may be told to use.
+RUN := $(VENV)/bin/python
 HOST ?= 127.0.0.1
 PORT ?= 8000
 ARGS ?=
@@ -10,32 +11,32 @@ ARGS ?=
 .PHONY: serve test test-slow gpu-test gpu-bench check install lock
 
 serve: install
-	$(PYTHON) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
+	$(RUN) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
 
 # Whichever tests share an engine stay in one of the two workers (tests/conftest.py).
 test: install
 ifeq ($(strip $(ARGS)),)
-	$(PYTHON) -m pytest -n 2 --dist loadscope
+	$(RUN) -m pytest -n 2 --dist loadscope
 else
-	$(PYTHON) -m pytest $(ARGS)
+	$(RUN) -m pytest $(ARGS)
 endif
 
 test-slow: install
-	$(PYTHON) -m pytest -m slow $(ARGS)
+	$(RUN) -m pytest -m slow $(ARGS)
 
 gpu-test: install
-	$(PYTHON) -m pytest -m gpu $(ARGS)
+	$(RUN) -m pytest -m gpu $(ARGS)
 
 # What BENCHMARKS.md has of a GPU, on this one.
 OUT ?= gpu-results.json
 gpu-bench: install
-	$(PYTHON) -m plugin.attention.bench
-	$(PYTHON) -m plugin.benchmarks.engine --out $(OUT)
-	$(PYTHON) -m plugin.benchmarks.training --out $(OUT)
+	$(RUN) -m plugin.attention.bench
+	$(RUN) -m plugin.benchmarks.engine --out $(OUT)
+	$(RUN) -m plugin.benchmarks.training --out $(OUT)
 
 check: install
-	$(PYTHON) -m ruff check .
-	$(PYTHON) -m mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 	$(VENV)/bin/hadolint Dockerfile
 
 # DEVICE=cpu or DEVICE=cuda overrules what nvidia-smi says.
@@ -44,4 +45,4 @@ install:
 
 # Writes requirements-cpu.lock from what .venv holds and requirements-cuda.lock from a resolution on PyPI.
 lock:
-	$(PYTHON) .ci/lock.py
+	$(RUN) .ci/lock.py
