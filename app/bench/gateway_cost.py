@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,8 @@ from typing import Any
 
 import httpx
 
+from app.bench.arms import absolute
+from app.bench.servers import free_port
 from app.settings import PREFIX
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 
@@ -68,11 +69,11 @@ class Server:
 
 def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
     """The gateway and plain vLLM for one pair of checkpoints."""
-    ports = [_free_port(), _free_port()]
+    ports = [free_port(), free_port()]
     draft = checkpoints.draft
     verifier_path, draft_path = (
-        _absolute(checkpoints.verifier.path),
-        _absolute(draft.path) if draft else "none",
+        absolute(checkpoints.verifier.path),
+        absolute(draft.path) if draft else "none",
     )
     settings = {
         "T5GEMMA_MODEL": verifier_path,
@@ -110,11 +111,6 @@ def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
         Server("gateway", ours, ports[0], settings),
         Server("vllm serve", [*stock, "--disable-uvicorn-access-log"], ports[1]),
     ]
-
-
-def _absolute(path: str) -> str:
-    """A local folder by its full name, for the servers run elsewhere; a hub id as it is."""
-    return str(Path(path).resolve()) if Path(path).exists() else path
 
 
 async def stream(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
@@ -180,13 +176,6 @@ async def turn(server: Server) -> Turn:
 def _body(number: int) -> dict[str, Any]:
     prompt = [2, *[5 + (number * 7 + i * 3) % 200 for i in range(PROMPT_TOKENS - 1)]]
     return {"model": "model", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:

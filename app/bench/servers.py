@@ -26,6 +26,14 @@ _LOG_LINES = 12
 _PATHS = ("CHECKPOINTS_DIR",)
 
 
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @asynccontextmanager
 async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float) -> AsyncIterator[str]:
     """The address of the arm's server: given, or of one started on a free port of this machine and stopped
@@ -43,9 +51,7 @@ async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float)
     if arm.url is not None:
         yield arm.url
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "uvicorn", APPLICATION, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as file:
         # Its own folder keeps a .env of this one from changing the arm; its own session lets its children

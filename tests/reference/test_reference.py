@@ -10,21 +10,11 @@ import torch
 from tests.reference.draft_block import DraftReference, aux_states
 from tests.reference.greedy import GreedyReference
 from tests.reference.prompts import mixed_prompts, prompt_ids
-from tests.reference.tiny import BOS, TOKENIZER_SIZE, WINDOW, tiny_tokenizer, write_verifier
+from tests.reference.tiny import BOS, TOKENIZER_SIZE, WINDOW, tiny_tokenizer
 from tests.reference.tiny_drafts import SPECS, draft_config, draft_tensors, verifier_table
 
 ANSWER = tuple(prompt_ids(24, 5)[1:])
 PROMPT = prompt_ids(30, 4)
-
-
-@pytest.fixture(scope="module")
-def verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verifier(tmp_path_factory.mktemp("reference") / "verifier")
-
-
-@pytest.fixture(scope="module")
-def reference(verifier: Path) -> GreedyReference:
-    return GreedyReference(verifier)
 
 
 def draft_of(name: str, verifier: Path) -> DraftReference:

@@ -17,7 +17,7 @@ from plugin.training.extraction import Extractor
 from tests.reference.draft_block import DraftReference, aux_states
 from tests.reference.greedy import GreedyReference
 from tests.reference.prompts import prompt_ids
-from tests.reference.tiny import BOS, MASK, write_verifier
+from tests.reference.tiny import BOS, MASK
 from tests.reference.tiny_drafts import SPECS, verifier_table, write_draft
 
 BLOCK = 8
@@ -26,16 +26,6 @@ PROMPT = prompt_ids(30, 4)
 TOKENS = (BOS, *prompt_ids(24, 5)[1:])
 ANCHORS = (1, 2, 7, 15)
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module")
-def verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_verifier(tmp_path_factory.mktemp("training") / "verifier")
-
-
-@pytest.fixture(scope="module")
-def reference(verifier: Path) -> GreedyReference:
-    return GreedyReference(verifier)
 
 
 @pytest.fixture(params=NAMES)

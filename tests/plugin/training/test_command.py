@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from app.cli import main
+from app.cli import _parser, main
 from plugin.drafts import checkpoint
 from plugin.training import entry
 from plugin.training.draft_trainer import NotFinite
-from plugin.training.entry import guarded
+from plugin.training.entry import _settings, guarded
 from plugin.training.frozen_verifier import FrozenVerifier
 from plugin.training.problems import take
+from plugin.training.settings import DraftSettings
 from plugin.training.stop import Interrupted
 
 DEMO = Path(__file__).parents[3] / "plugin" / "demo"
@@ -230,3 +232,10 @@ def test_a_copied_run_goes_on_f09(command: Callable[..., tuple[int, str]], tmp_p
     os.rename(tmp_path / "run", tmp_path / "copy")
     assert command("dflash", "--epochs", "2", out="copy")[0] == 0
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["0", "1", "checkpoint_best"]
+
+
+def test_the_flags_defaults_are_the_settings() -> None:
+    """They are written out beside the flags, since help must not import torch."""
+    words = ["train", "dflash", "--verifier", "v", "--data", "d", "--out", "o"]
+    arguments = _parser().parse_args(words)
+    assert _settings(arguments, torch.device("cuda")) == DraftSettings()
