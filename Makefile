@@ -30,9 +30,9 @@ gpu-test: install
 # What BENCHMARKS.md has of a GPU, on this one.
 OUT ?= gpu-results.json
 gpu-bench: install
-	$(RUN) -m plugin.attention.bench
-	$(RUN) -m plugin.benchmarks.engine --out $(OUT)
-	$(RUN) -m plugin.benchmarks.training --out $(OUT)
+	$(RUN) -m benchmarks.attention
+	$(RUN) -m benchmarks.engine --out $(OUT)
+	$(RUN) -m benchmarks.training --out $(OUT)
 
 check: install
 	$(RUN) -m ruff check .

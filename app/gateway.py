@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import ValidationError
 
-from app.completions.admission import Admission
+from app.admission import Admission
 from app.completions.prompts import Prompts
-from app.completions.scope import Running
 from app.drafts.ledger import Ledger
 from app.engine import Engine, EngineDead, EngineFacts
 from app.errors import Dead, Loading, ShuttingDown
+from app.scope import Running
 from app.settings import SettingsError
 from plugin.drafts.checkpoint import CheckpointError
 

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "plugin" / "demo"
 """Checkpoints; their config.py belongs to the published layout, not to the plugin."""
 SOURCES = sorted(
-    path for path in [*ROOT.glob("app/**/*.py"), *ROOT.glob("plugin/**/*.py")] if DEMO not in path.parents
+    path
+    for folder in ("app", "plugin", "benchmarks")
+    for path in ROOT.glob(f"{folder}/**/*.py")
+    if DEMO not in path.parents
 )
 ENGINES = ("vllm", "torch", "triton")
 LONGEST_FILE = 300
@@ -30,7 +33,7 @@ KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 # Modules that may need vLLM or torch at import; a name that ends in a dot stands for the package's modules.
 NEED_AN_ENGINE = (
     "app.vllm_serve",
-    "plugin.benchmarks.",
+    "benchmarks.",
     "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
@@ -67,10 +70,13 @@ def inside(name: str, package: str) -> bool:
 
 @pytest.mark.parametrize("path", SOURCES, ids=module)
 def test_direction_of_imports(path: Path) -> None:
-    """`plugin` never imports `app`; `app` knows the checkpoint facts, two modules of it know vLLM, and its command line
-    knows that of the training."""
+    """Nothing imports `benchmarks`, which may import all; `plugin` never imports `app`; `app` knows the checkpoint facts,
+    two modules of it know vLLM, and its command line knows that of the training."""
     name = module(path)
     for imported in imports(path):
+        if inside(name, "benchmarks"):
+            continue
+        assert not inside(imported, "benchmarks"), f"{name} imports {imported}"
         if inside(name, "plugin"):
             assert not inside(imported, "app"), f"{name} imports {imported}"
             continue

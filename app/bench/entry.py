@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from app.bench import text
 from app.bench.arms import VERIFIER, Arm, absolute, given_arms, named_drafts, own_arms
 from app.bench.cell import Tokenize
 from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, trial_ks
@@ -25,12 +24,13 @@ from app.bench.check import check as run_check
 from app.bench.client import Sampling
 from app.bench.errors import BenchError
 from app.bench.grid import Plan, measure
-from app.bench.markdown import markdown
-from app.bench.plots import draw
 from app.bench.progress import ProgressBar
 from app.bench.prompts import PROBLEMS, load
+from app.bench.report import text
+from app.bench.report.markdown import markdown
+from app.bench.report.plots import draw
+from app.bench.report.table import table
 from app.bench.store import Store
-from app.bench.table import table
 
 Result = TypeVar("Result")
 _TABLE_WIDTH = 160

@@ -17,7 +17,7 @@ from app.bench.client import Sampling, Target, http_client
 from app.bench.errors import BenchError
 from app.bench.load import Load, run, warmups
 from app.bench.prompts import PromptSet
-from app.bench.report import build
+from app.bench.report.report import build
 from app.bench.servers import serving
 from app.bench.store import Store
 

@@ -94,7 +94,10 @@ def load(text: str, count: int | None, seed: int, templates: Mapping[str, str]) 
     if equals:
         source, rows = Path(place).name, _rows(Path(place))
     elif name == PROBLEMS:
-        source, rows = f"plugin.training.problems, seed {seed}", _problems(count or PROBLEM_COUNT, seed)
+        source, rows = (
+            f"plugin.training.data.problems.generate, seed {seed}",
+            _problems(count or PROBLEM_COUNT, seed),
+        )
     elif name in SETS:
         source, rows = _hub(SETS[name])
     else:
@@ -147,7 +150,7 @@ def _parsed(where: str, lines: Iterable[str]) -> Iterator[Row]:
 
 def _problems(count: int, seed: int) -> Iterator[Row]:
     """The generator is the plugin's, which this package does not import: it runs as a process."""
-    module = "plugin.training.write_problems"
+    module = "plugin.training.data.problems.write"
     command = [sys.executable, "-m", module, "--count", str(count), "--seed", str(seed)]
     ended = subprocess.run(command, capture_output=True, text=True, env=package_environment(), check=False)
     if ended.returncode:

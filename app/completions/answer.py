@@ -22,11 +22,11 @@ from app.completions.protocol import CompletionRequest
 from app.completions.reply import wire
 from app.completions.run import Job
 from app.completions.sampling import sampling_of
-from app.completions.scope import RequestScope
 from app.completions.sse import EventStream, Frames
 from app.engine import Engine, EngineDead, InvalidRequest
 from app.errors import ApiError, to_api_error
 from app.gateway import Gateway
+from app.scope import RequestScope
 
 log = logging.getLogger("app.completions")
 

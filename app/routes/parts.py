@@ -9,10 +9,10 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from app.completions.scope import RequestScope
 from app.engine import Engine
 from app.errors import ClientGone, NotFound, NotJson
 from app.gateway import Gateway
+from app.scope import RequestScope
 
 Body = TypeVar("Body", bound=BaseModel)
 

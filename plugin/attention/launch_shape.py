@@ -1,6 +1,6 @@
 """How a launch of the merged attention is cut into programs: chosen on the host from numbers fixed at graph capture.
 
-The numbers come from a sweep on an H200 (`python -m plugin.attention.bench --sweep`).
+The numbers come from a sweep on an H200 (`python -m benchmarks.attention --sweep`).
 """
 
 from dataclasses import dataclass

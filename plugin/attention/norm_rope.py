@@ -1,7 +1,7 @@
 """What lies between the decoder's q/k/v projection and its attention, as one GPU program: norm, rotation, page write.
 
 Apart these are two or three launches in every layer, each a microsecond or two whatever the batch. The measured gain is
-a row of `python -m plugin.attention.bench`. The decoder does not call it yet: it is measured alone, and goes in with
+a row of `python -m benchmarks.attention`. The decoder does not call it yet: it is measured alone, and goes in with
 the first run of the whole engine on a GPU.
 """
 

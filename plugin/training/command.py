@@ -206,14 +206,14 @@ def _run_family(arguments: argparse.Namespace) -> None:
 
 
 def _run_verifier_demo(arguments: argparse.Namespace) -> None:
-    from plugin.training.demo import demo_verifier
+    from plugin.training.demo.build import demo_verifier
     from plugin.training.entry import guarded
 
     raise SystemExit(guarded(demo_verifier, arguments))
 
 
 def _run_demo(arguments: argparse.Namespace) -> None:
-    from plugin.training.demo import demo
+    from plugin.training.demo.build import demo
     from plugin.training.entry import guarded
 
     raise SystemExit(guarded(demo, arguments))

@@ -17,26 +17,26 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
 from plugin.drafts import checkpoint as checkpoints
-from plugin.training.conversations import plain_text, template_text
+from plugin.training.data.conversations import plain_text, template_text
+from plugin.training.data.mixture import Pair, read_data
+from plugin.training.data.responses import verifier_responses
+from plugin.training.data.samples import Sample, encode, split_samples
 from plugin.training.device import training_device
-from plugin.training.draft_checkpoint import train_command
-from plugin.training.draft_config import DraftConfig, Family
-from plugin.training.draft_model import DraftModel
-from plugin.training.draft_shape import PUBLISHED_BLOCK_SIZE, new_draft, new_shape
-from plugin.training.draft_trainer import DraftTrainer
-from plugin.training.events import Events, MissingTensorBoard, adopt_events, summary_writer
-from plugin.training.extraction import Extractor
-from plugin.training.frozen_verifier import FrozenVerifier
-from plugin.training.losses import LossSettings
-from plugin.training.mixture import Pair, read_data
-from plugin.training.responses import verifier_responses
-from plugin.training.run_checkpoint import RUN_FACTS, Papers, compare_facts, restore, restored_draft
-from plugin.training.run_folder import Checkpoint, RunError, RunFolder
-from plugin.training.run_progress import RunProgress
-from plugin.training.samples import Sample, encode, split_samples
-from plugin.training.settings import DraftSettings
-from plugin.training.stop import Interrupted
-from plugin.training.training_run import RunOptions, TrainingRun
+from plugin.training.draft.checkpoint import train_command
+from plugin.training.draft.config import DraftConfig, Family
+from plugin.training.draft.losses import LossSettings
+from plugin.training.draft.model import DraftModel
+from plugin.training.draft.shape import PUBLISHED_BLOCK_SIZE, new_draft, new_shape
+from plugin.training.run.checkpoint import RUN_FACTS, Papers, compare_facts, restore, restored_draft
+from plugin.training.run.events import Events, MissingTensorBoard, adopt_events, summary_writer
+from plugin.training.run.folder import Checkpoint, RunError, RunFolder
+from plugin.training.run.progress import RunProgress
+from plugin.training.run.settings import DraftSettings
+from plugin.training.run.stop import Interrupted
+from plugin.training.run.trainer import DraftTrainer
+from plugin.training.run.training_run import RunOptions, TrainingRun
+from plugin.training.verifier.extraction import Extractor
+from plugin.training.verifier.frozen_verifier import FrozenVerifier
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 import plugin
-from plugin.training.problems import PUBLISHED_QUESTIONS, generate
+from plugin.training.data.problems.generate import PUBLISHED_QUESTIONS, generate
 from tests.engine.blocks import BlockReference, Served
 from tests.engine.harness import InProcessEngine, Job, engine
 from tests.engine.test_greedy import Prompts, staggered, wrong

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from plugin.training.anchors import Blocks, make_blocks
-from plugin.training.draft_checkpoint import read_draft
-from plugin.training.draft_model import DraftModel
-from plugin.training.extraction import Extractor
+from plugin.training.draft.anchors import Blocks, make_blocks
+from plugin.training.draft.checkpoint import read_draft
+from plugin.training.draft.model import DraftModel
+from plugin.training.verifier.extraction import Extractor
 from tests.reference.draft_block import DraftReference, aux_states
 from tests.reference.greedy import GreedyReference
 from tests.reference.prompts import prompt_ids

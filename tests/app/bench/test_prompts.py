@@ -80,7 +80,7 @@ def test_wrong_names(tmp_path: Path) -> None:
 
 def test_problems_are_the_demo_generator_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """From any folder, the same for the same seed, and none that the demo was trained on."""
-    from plugin.training.problems import take
+    from plugin.training.data.problems.generate import take
 
     monkeypatch.chdir(tmp_path)
     made = load("problems", 5, 3, {})

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.completions.scope import RequestScope
 from app.engine import GenerateRequest, InvalidRequest, Sample, Step
 from app.errors import ShuttingDown
+from app.scope import RequestScope
 from tests.app.asgi_client import Connection
 from tests.app.conftest import build, complete, events, ready, served
 from tests.app.fake_engine import FakeEngine

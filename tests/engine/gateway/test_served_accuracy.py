@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from app.bench.served_accuracy import main
+from benchmarks.served_accuracy import main
 from tests.engine.gateway.process import GatewayProcess
 from tests.engine.gateway.requests import K
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import T5Gemma2Config, T5Gemma2ForConditionalGeneration
 
-from plugin.training.draft_config import DraftConfig, Family
-from plugin.training.draft_model import DraftModel
-from plugin.training.draft_vocabulary import draft_vocabulary
-from plugin.training.tiny_verifier import tiny_config
+from plugin.training.demo.tiny_verifier import tiny_config
+from plugin.training.draft.config import DraftConfig, Family
+from plugin.training.draft.model import DraftModel
+from plugin.training.draft.vocabulary import draft_vocabulary
 
 VOCABULARY = 64
 HIDDEN = 32

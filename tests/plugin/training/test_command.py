@@ -14,12 +14,12 @@ import torch
 from app.cli import _parser, main
 from plugin.drafts import checkpoint
 from plugin.training import entry
-from plugin.training.draft_trainer import NotFinite
+from plugin.training.data.problems.generate import take
 from plugin.training.entry import _settings, guarded
-from plugin.training.frozen_verifier import FrozenVerifier
-from plugin.training.problems import take
-from plugin.training.settings import DraftSettings
-from plugin.training.stop import Interrupted
+from plugin.training.run.settings import DraftSettings
+from plugin.training.run.stop import Interrupted
+from plugin.training.run.trainer import NotFinite
+from plugin.training.verifier.frozen_verifier import FrozenVerifier
 
 DEMO = Path(__file__).parents[3] / "plugin" / "demo"
 SMALL = [

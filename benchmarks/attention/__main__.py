@@ -1,0 +1,97 @@
+"""`python -m benchmarks.attention [--sweep] [--only NAME] [--out FILE]`: the merged attention timed on this GPU."""
+
+import argparse
+import itertools
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import triton
+
+from benchmarks.attention.flash_attention import flash_calls
+from benchmarks.attention.norm_rope import measure_norm_rope
+from benchmarks.attention.sweep import sweep
+from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graph_us
+from benchmarks.attention.workloads import WORKLOADS, kernel_calls
+
+
+def hardware() -> dict[str, str]:
+    """What the numbers depend on."""
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def measure(bandwidth: float, names: str) -> list[dict[str, object]]:
+    """One row a workload; times in microseconds, the peer's measured next to the kernel's."""
+    rows: list[dict[str, object]] = []
+    for workload in WORKLOADS:
+        if names not in workload.name:
+            continue
+        batches = workload.copies()
+        us = graph_us(kernel_calls(workload, batches, None))
+        peer_calls = None if workload.window is not None else flash_calls(workload, len(batches))
+        peer_us = None if peer_calls is None else graph_us(peer_calls)
+        floor_us = max(workload.kv_bytes / bandwidth * 1e6, LAUNCH_FLOOR_US)
+        rows.append({
+            "workload": workload.name,
+            "us": round(us, 2),
+            "bandwidth_fraction": round(workload.kv_bytes / (us * 1e-6) / bandwidth, 3),
+            "over_floor": round(us / floor_us, 3),
+            "fa3_us": None if peer_us is None else round(peer_us, 2),
+            "over_fa3": None if peer_us is None else round(us / peer_us, 3),
+        })  # fmt: skip
+    return rows
+
+
+def print_rows(rows: list[dict[str, object]]) -> None:
+    """The rows as an aligned table."""
+    names = list(rows[0])
+    cells = [names, *([str("-" if row[name] is None else row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def main() -> None:
+    """Measure, print, and write the JSON where asked."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attention", description=__doc__)
+    parser.add_argument(
+        "--sweep", action="store_true", help="time all launch shapes, not only the chosen ones"
+    )
+    parser.add_argument("--only", default="", help="workloads whose name holds this text")
+    parser.add_argument("--out", type=Path, help="also write the JSON here")
+    parser.add_argument("--workers", type=int, default=8, help="processes that compile for the sweep")
+    parser.add_argument(
+        "--best", type=int, default=6, help="launch shapes of the sweep to print for each workload"
+    )
+    args = parser.parse_args()
+    bandwidth = copy_bandwidth()
+    result: dict[str, object] = {**hardware(), "copy_bytes_per_second": bandwidth}
+    print(f"{result['gpu']}: copy {bandwidth / 1e12:.2f} TB/s")
+    if args.sweep:
+        trials = sweep(args.workers, args.only)
+        result["sweep"] = [asdict(trial) for trial in trials]
+        for _, group in itertools.groupby(trials, key=lambda trial: trial.workload):
+            best = list(itertools.islice(group, args.best))
+            print_rows([{"workload": t.workload, "us": round(t.us, 2), **asdict(t.launch)} for t in best])
+    rows = measure(bandwidth, args.only)
+    result["rows"] = rows
+    print_rows(rows)
+    if not args.only:
+        fused = measure_norm_rope()
+        result["norm_rope"] = fused
+        print_rows(fused)
+    text = json.dumps(result)
+    if args.out is not None:
+        args.out.write_text(text)
+    print(text if not args.sweep else json.dumps({**result, "sweep": f"{len(trials)} trials"}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measurements of the engine itself on a GPU, at the published model's shapes with random weights."""

@@ -1,0 +1,106 @@
+"""The training data of a run: pairs of several sources in exact counts, in an order that the seed alone decides.
+
+    >>> from plugin.training.data.mixture import read_data
+    >>> data = read_data(["t5gemma2_200k:mathinstruct", "demo:1000"], seed=42)
+
+As in the published recipe, source number i (from 0, over all places) is drawn in the order of a permutation seeded with
+seed + i, and the drawn pairs of all sources are then shuffled with the seed itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plugin.training.data.conversations import Render, plain_text
+from plugin.training.data.pairs import DataError, Pair
+from plugin.training.data.profiles import sources_of
+from plugin.training.data.sources import Source
+
+__all__ = ["DataError", "Mixture", "Pair", "read_data"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """`pairs` in training order; `counts`, JSON-ready: `seed`, `pairs`, `sha256` of the pairs in order, `sources`.
+
+    Each of the sources has `source`, `place`, `seed` (of its draw), `rows` (all it has), `asked` (null: all), `taken`,
+    `skipped` (rows without prompt or response that the draw met), `sha256` of its pairs in the order of the draw, and
+    the facts of its kind: dataset, config, split and revision, or the file.
+    """
+
+    pairs: list[Pair]
+    counts: dict[str, Any]
+
+
+def read_data(places: Sequence[str], seed: int, render: Render = plain_text) -> Mixture:
+    """The pairs of all `places` (see `plugin.training.data.profiles`); the same for the same arguments and data.
+
+    `render` makes the encoder's text of a conversation's turns. Raises `DataError`, one line: a place that is none, a
+    bad row by file, line and field, a source with fewer usable rows than asked for, and no rows at all.
+    """
+    sources = [(place, source) for place in places for source in sources_of(place)]
+    if not sources:
+        raise DataError("no training data: name a JSONL file, demo:N, hf:DATASET or a mixture")
+    pairs: list[Pair] = []
+    counts = []
+    for index, (place, source) in enumerate(sources):
+        drawn, facts = _draw(source, seed + index, render)
+        counts.append({"source": source.name, "place": place, "seed": seed + index, **facts})
+        pairs += drawn
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    shuffled = [pairs[place] for place in order]
+    told = {"seed": seed, "pairs": len(shuffled), "sha256": _sha256(shuffled), "sources": counts}
+    return Mixture(shuffled, told)
+
+
+def _draw(source: Source, seed: int, render: Render) -> tuple[list[Pair], dict[str, Any]]:
+    rows = source.open(seed)
+    pairs: list[Pair] = []
+    skipped = 0
+    for place in np.random.default_rng(seed).permutation(rows.size):
+        if len(pairs) == source.count:
+            break
+        name = rows.name(int(place))
+        try:
+            texts = source.columns.texts(rows.row(int(place)), render)
+        except ValueError as error:
+            raise DataError(f"{name}: {error}") from None
+        if texts is None:
+            skipped += 1
+        else:
+            pairs.append(Pair(*texts, name))
+    if source.count is not None and len(pairs) < source.count:
+        raise DataError(
+            f"{source.name}: {source.count} pairs asked for, {len(pairs)} usable of {rows.size} rows"
+        )
+    if not pairs:
+        raise DataError(f"{source.name}: 0 usable of {rows.size} rows")
+    logger.info(
+        "%s: %d of %d rows taken, %d without prompt or response skipped",
+        source.name, len(pairs), rows.size, skipped,
+    )  # fmt: skip
+    counts = {
+        "rows": rows.size,
+        "asked": source.count,
+        "taken": len(pairs),
+        "skipped": skipped,
+        "sha256": _sha256(pairs),
+    }
+    return pairs, {**rows.facts, **counts}
+
+
+def _sha256(pairs: Sequence[Pair]) -> str:
+    """Of the texts, each pair as a JSON list on its own line: the same for the same texts from any source."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update(json.dumps([pair.prompt, pair.response]).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""The demo's word problems: kinds, the draws that fill them, and the words they are told in."""

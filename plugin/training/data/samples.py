@@ -1,0 +1,181 @@
+"""Training samples as token ids: encoding, splitting into training and validation, padding into batches."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from plugin.training.data.pairs import Pair
+from plugin.training.transfer import to_device
+
+logger = logging.getLogger(__name__)
+
+IGNORED_LABEL = -100
+_ENCODED_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt (encoder ids), its response (decoder ids without the start token, with the end token), and the id of
+    the row that it came from."""
+
+    prompt: list[int]
+    response: list[int]
+    id: str = ""
+
+
+def encode(
+    tokenizer: Any,
+    pairs: Sequence[Pair],
+    end_id: int,
+    prompt_length: int = 2048,
+    response_length: int = 1024,
+) -> list[Sample]:
+    """`pairs` as samples in the same order; longer texts are cut at the end, lengths in tokens.
+
+    `end_id` closes every response, one that was cut too, and counts in `response_length`: 1024 are at most 1023 tokens
+    of text and the end token, as in the published recipe.
+    """
+    # 200,000 samples hold more than 10^8 tokens: one int object an id, not one a token, keeps them at 8 bytes each.
+    known: dict[int, int] = {}
+    samples = []
+    for start in range(0, len(pairs), _ENCODED_AT_ONCE):
+        part = pairs[start : start + _ENCODED_AT_ONCE]
+        prompts = tokenizer(
+            [pair.prompt for pair in part], truncation=True, max_length=prompt_length
+        ).input_ids
+        responses = tokenizer(
+            [pair.response for pair in part],
+            add_special_tokens=False,
+            truncation=True,
+            max_length=response_length - 1,
+        ).input_ids
+        for pair, prompt, response in zip(part, prompts, responses, strict=True):
+            kept = [[known.setdefault(token, token) for token in ids] for ids in (prompt, response)]
+            samples.append(Sample(kept[0], [*kept[1], end_id], pair.id))
+    return samples
+
+
+def split_samples(
+    samples: Sequence[Sample], train_fraction: float = 0.9, seed: int = 42
+) -> tuple[list[Sample], list[Sample]]:
+    """`samples` shuffled by `seed` and cut into (training, validation).
+
+    With two samples or more and a fraction below 1 each part holds at least one. A single sample, or a fraction of 1,
+    leaves the validation part empty and says so in the log. Raises `ValueError` for no samples or a fraction outside
+    (0, 1].
+    """
+    if not samples:
+        raise ValueError("samples: none given, nothing to train on")
+    if not 0.0 < train_fraction <= 1.0:
+        raise ValueError(f"train_fraction: {train_fraction} is not above 0 and at most 1")
+    order = list(range(len(samples)))
+    random.Random(seed).shuffle(order)
+    cut = round(len(samples) * train_fraction)
+    if train_fraction < 1.0 and len(samples) > 1:
+        cut = min(max(cut, 1), len(samples) - 1)
+    else:
+        cut = len(samples)
+        logger.warning(
+            "no validation: %d sample(s) at a training fraction of %s", len(samples), train_fraction
+        )
+    return [samples[i] for i in order[:cut]], [samples[i] for i in order[cut:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded samples. Shapes: `prompts`, `prompt_mask` [rows, prompt length]; the rest [rows, decoder length].
+
+    `tokens` are the decoder tokens with the start token in column 0 and the end token last; `documents` number the
+    sample that a column belongs to (-1 = padding), `positions` its decoder position, and `loss_mask` is true on
+    response tokens.
+    """
+
+    prompts: torch.Tensor
+    prompt_mask: torch.Tensor
+    tokens: torch.Tensor
+    documents: torch.Tensor
+    positions: torch.Tensor
+    loss_mask: torch.Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on `device`."""
+        return Batch(*(to_device(getattr(self, name), device) for name in self.__slots__))
+
+    def labels(self) -> torch.Tensor:
+        """[rows, decoder length]: the next token at each column, `IGNORED_LABEL` where there is none."""
+        following = torch.roll(self.tokens, -1, dims=1)
+        wanted = torch.roll(self.loss_mask, -1, dims=1)
+        wanted[:, -1] = False
+        return torch.where(wanted, following, IGNORED_LABEL)
+
+
+def collate(
+    samples: Sequence[Sample],
+    pad_id: int,
+    start_id: int,
+    prompt_length: int | None = None,
+    decoder_length: int | None = None,
+) -> Batch:
+    """`samples` as one padded batch, one sample a row, right padded.
+
+    The lengths (tokens) default to the longest sample; samples beyond a given length are cut.
+    """
+    prompt_length = prompt_length or max(len(sample.prompt) for sample in samples)
+    decoder_length = decoder_length or 1 + max(len(sample.response) for sample in samples)
+    prompts, prompt_mask = _pad([sample.prompt for sample in samples], prompt_length, pad_id)
+    tokens, inside = _pad([[start_id, *sample.response] for sample in samples], decoder_length, pad_id)
+    columns = torch.arange(decoder_length).expand(len(samples), -1)
+    rows = torch.arange(len(samples))[:, None].expand(-1, decoder_length)
+    return Batch(
+        prompts=prompts,
+        prompt_mask=prompt_mask,
+        tokens=tokens,
+        documents=torch.where(inside, rows, -1),
+        positions=columns.clone(),
+        loss_mask=inside & (columns > 0),
+    )
+
+
+def length_batches(samples: Sequence[Sample], size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+    """Indices of one epoch's batches of `size`, each of responses of like length, in an order set by `seed`.
+
+    Sorting happens within runs of 32 batches, so that batches stay mixed while little is padded. At most one batch, in
+    the last run, is smaller.
+    """
+    order = epoch_order(len(samples), seed, epoch)
+    rng = random.Random(f"{seed}/{epoch}/batches")
+    for start in range(0, len(order), size * 32):
+        run = sorted(order[start : start + size * 32], key=lambda index: len(samples[index].response))
+        groups = [run[first : first + size] for first in range(0, len(run), size)]
+        rng.shuffle(groups)
+        yield from groups
+
+
+def _pad(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    padded = np.full((len(rows), length), pad_id, dtype=np.int64)
+    inside = np.zeros((len(rows), length), dtype=np.bool_)
+    for number, row in enumerate(rows):
+        kept = row[:length]
+        padded[number, : len(kept)] = kept
+        inside[number, : len(kept)] = True
+    return torch.from_numpy(padded), torch.from_numpy(inside)
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
+    """The order in which epoch number `epoch` visits `count` samples; a function of its arguments alone."""
+    order = list(range(count))
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    return order
+
+
+def batches(samples: Sequence[Sample], size: int, order: Sequence[int]) -> Iterator[list[Sample]]:
+    """`samples` in `order`, `size` at a time, the last batch possibly smaller."""
+    for start in range(0, len(order), size):
+        yield [samples[i] for i in order[start : start + size]]

@@ -1,0 +1,1 @@
+"""How the bundled demo was made: its tokenizer, its tiny verifier and its three drafts."""

@@ -1,0 +1,220 @@
+"""A checkpoint of a run: the published draft folder with all that training needs to go on exactly from it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from plugin.training.draft.checkpoint import write_draft, write_json
+from plugin.training.draft.config import DraftConfig
+from plugin.training.draft.model import DraftModel
+from plugin.training.run.folder import OPTIMIZER_STATE, Checkpoint, RunError
+from plugin.training.run.model_card import model_card
+from plugin.training.run.trainer import DraftTrainer, TrainingState
+
+logger = logging.getLogger(__name__)
+
+SCHEDULER_STATE: Final = "scheduler_state_dict.pt"
+RUN_FACTS: Final = "training/run.json"
+_MASTER = "master_weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """What stands beside the weights of every checkpoint of a run.
+
+    `verifier` is a hub id or a local folder, `softcap` its final_logit_softcapping, `command` the text of
+    train_command.txt, `launcher` a shell line that starts the run again, `data` the counts of its data, and `facts` the
+    settings that a resumed run must share. `events` is the run's TensorBoard folder.
+    """
+
+    verifier: str
+    softcap: float | None
+    command: str
+    launcher: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    events: Path | None = None
+
+
+def verifier_name(verifier: str, checkpoint: Path) -> str:
+    """How a checkpoint at `checkpoint` names its verifier in config.json.
+
+    A folder beside the run is named relative to the checkpoint, so that both can move together; any other by its
+    absolute path; a hub id as it is.
+    """
+    folder = Path(verifier).absolute()
+    if not folder.is_dir():
+        return verifier
+    neighbourhood = checkpoint.absolute().parent.parent
+    if neighbourhood in folder.parents:
+        return os.path.relpath(folder, checkpoint.absolute())
+    return str(folder)
+
+
+def write_checkpoint(
+    folder: Path, trainer: DraftTrainer, papers: Papers, metrics: Mapping[str, float], final: Path
+) -> None:
+    """Writes every file of a checkpoint into the empty `folder`, which will be moved to `final`.
+
+    Raises `RunError`, `OSError` or safetensors' error when a file cannot be written, and `ValueError` as `write_draft`.
+    """
+    write_draft(
+        folder, trainer.draft, verifier_name(papers.verifier, final), papers.softcap, metrics, trainer.state,
+        papers.command,
+    )  # fmt: skip
+    for name, state in (
+        (OPTIMIZER_STATE, _optimizer_state(trainer)),
+        (SCHEDULER_STATE, trainer.scheduler.state_dict()),
+    ):
+        try:
+            torch.save(state, folder / name)
+        except RuntimeError as error:  # what torch's writer raises where the disk is full
+            raise RunError(
+                f"{final / name}: cannot be written: {' '.join(str(error).split())[:120]}"
+            ) from error
+    (folder / "training").mkdir()
+    write_json(folder / "training" / "data.json", papers.data)
+    write_json(folder / RUN_FACTS, papers.facts)
+    launcher = folder / "training" / "launch.sh"
+    launcher.write_text(f"#!/bin/sh\n{papers.launcher}\n")
+    launcher.chmod(0o755)
+    if papers.events is not None and papers.events.is_dir():
+        shutil.copytree(papers.events, folder / "tensorboard")
+    else:
+        (folder / "tensorboard").mkdir()
+    card = model_card(trainer.draft.config, papers.verifier, trainer.settings, trainer.state, metrics)
+    (folder / "README.md").write_text(card)
+
+
+def _optimizer_state(trainer: DraftTrainer) -> dict[str, Any]:
+    """AdamW's state dict; each parameter's state also holds its float32 master weight, which bfloat16 would round."""
+    found: dict[str, Any] = trainer.optimizer.state_dict()
+    for index, parameter in enumerate(trainer.trained.values()):
+        found["state"][index] = {**found["state"].get(index, {}), _MASTER: parameter.detach()}
+    return found
+
+
+def restored_draft(checkpoint: Checkpoint, table: torch.Tensor) -> DraftModel:
+    """The draft of `checkpoint`, float32, on the device of `table` [vocabulary, hidden], its verifier's embedding.
+
+    Raises `RunError` naming the file when config and tensors do not fit each other or the verifier.
+    """
+    config_file, weights = checkpoint.path / "config.json", checkpoint.path / "model.safetensors"
+    stored_config = checkpoint.json("config.json")
+    if stored_config is None:
+        raise RunError(f"{config_file}: no such file")
+    try:
+        config = DraftConfig.from_json(stored_config)
+    except KeyError as error:
+        raise RunError(f"{config_file}: has no {error}") from None
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{config_file}: {error}") from None
+    try:
+        tensors = load_file(weights)
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{weights}: {error}") from None
+    stored = tensors.get("embed_tokens.weight")
+    if stored is None or stored.shape != table.shape or not torch.equal(stored, table.cpu().to(stored.dtype)):
+        raise RunError(f"{weights}: embed_tokens.weight is not the verifier's; the draft is for another one")
+    try:
+        draft = DraftModel(config, table.float(), tensors["t2d"], tensors["d2t"])
+        # Both tables stay the verifier's own: the file has them rounded to its precision.
+        tensors |= {name: draft.state_dict()[name] for name in ("embed_tokens.weight", "lm_head.weight")}
+        draft.load_state_dict(tensors)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise RunError(f"{weights}: {' '.join(str(error).split())}") from None
+    return draft.to(table.device)
+
+
+def restore(checkpoint: Checkpoint, trainer: DraftTrainer) -> None:
+    """Puts `trainer`, whose draft is the checkpoint's, where the run stood.
+
+    Raises `RunError` naming the file and what does not fit.
+    """
+    state = checkpoint.state()
+    _restore_optimizer(checkpoint.path / OPTIMIZER_STATE, trainer)
+    scheduler = checkpoint.path / SCHEDULER_STATE
+    if scheduler.is_file():
+        stored = _load(scheduler)
+        if stored.get("last_epoch") != state["global_step"]:
+            logger.warning(
+                "%s: stands at step %s; going on from global_step %d", scheduler, stored.get("last_epoch"),
+                state["global_step"],
+            )  # fmt: skip
+    if checkpoint.local_step is None:
+        trainer.go_on(TrainingState(checkpoint.epoch + 1, 0, state["global_step"]))
+    else:
+        if (state["epoch"], state["local_step"]) != (checkpoint.epoch, checkpoint.local_step):
+            raise RunError(f"{checkpoint.path}: training_state.json stands at {state}, which is not its name")
+        trainer.go_on(TrainingState(checkpoint.epoch, checkpoint.local_step, state["global_step"]))
+
+
+def _restore_optimizer(file: Path, trainer: DraftTrainer) -> None:
+    stored = _load(file)
+    try:
+        (group,) = stored["param_groups"]
+        states: dict[int, dict[str, Any]] = stored["state"]
+        names = group.get("param_names") or list(trainer.trained)
+        indices = dict(zip(names, group["params"], strict=True))
+    except (KeyError, ValueError, TypeError) as error:
+        raise RunError(f"{file}: not the state of one AdamW over this draft's tensors ({error})") from None
+    if set(indices) != set(trainer.trained):
+        other = sorted(set(indices) ^ set(trainer.trained))[0]
+        raise RunError(f"{file}: the tensor {other} is in only one of optimizer state and draft")
+    ordered: dict[int, dict[str, Any]] = {}
+    for place, (name, parameter) in enumerate(trainer.trained.items()):
+        found = dict(states.get(indices[name], {}))
+        for key, value in found.items():
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape != parameter.shape:
+                raise RunError(
+                    f"{file}: {key} of {name} has shape {list(value.shape)}, the draft's is {list(parameter.shape)}"
+                )
+        master = found.pop(_MASTER, None)
+        if master is not None:
+            with torch.no_grad():
+                parameter.copy_(master)
+        if found:
+            ordered[place] = found
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    trainer.optimizer.load_state_dict({"state": ordered, "param_groups": groups})
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        value = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch's reader of torn files raises whatever it stumbles over
+        raise RunError(f"{file}: cannot be read: {' '.join(str(error).split())[:120]}") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{file}: holds a {type(value).__name__}, not a state dict")
+    return value
+
+
+def compare_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
+    """Refuses, with a `RunError` naming the setting, to go on with settings that would make another run of it.
+
+    More epochs than before are allowed: the learning rates after the checkpoint are then those of the longer schedule.
+    A checkpoint without such facts, as a published one, is compared with nothing.
+    """
+    stored = checkpoint.json(RUN_FACTS)
+    if stored is None:
+        return
+    for name, value in facts.items():
+        before = stored.get(name)
+        if before == value:
+            continue
+        if name == "epochs" and isinstance(before, int) and value > before:
+            logger.warning("epochs: %d instead of %d; the learning rates are stretched", value, before)
+            continue
+        raise RunError(
+            f"{name}: {value!r} here, {before!r} in {checkpoint.path}; use the same or another --out"
+        )

@@ -1,0 +1,93 @@
+"""What a draft is worth: losses and accuracies at random anchors, and acceptance as greedy serving would count it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from plugin.training.data.samples import Batch, Sample, batches, collate
+from plugin.training.draft.anchors import all_anchors, make_blocks
+from plugin.training.run.metrics import Acceptance, Tally, leading_matches
+from plugin.training.run.trainer import DraftTrainer, NotFinite
+from plugin.training.verifier.packing import pack, packed_rows
+
+_ANCHORS_AT_ONCE = 16
+
+
+@torch.no_grad()
+def evaluate(
+    trainer: DraftTrainer, samples: Sequence[Sample], pause: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """Losses and teacher-forced accuracies over `samples`, under the names of val_metrics.json.
+
+    The anchors depend on the seed alone, so that every epoch is scored on the same blocks. `pause` is called between
+    batches. Raises `NotFinite` naming the samples whose verifier states are not finite, or the loss that is not.
+    """
+    settings, draft = trainer.settings, trainer.draft
+    was_training = draft.training
+    draft.eval()
+    tally = Tally(draft.config.block_size)
+    lengths = [1 + len(sample.response) for sample in samples]
+    groups = pack(lengths, range(len(samples)), settings.total_length)
+    for first in range(0, len(groups), settings.rows):
+        pause()
+        chosen = [[samples[index] for index in group] for group in groups[first : first + settings.rows]]
+        rows = packed_rows(chosen, trainer.pad_id, trainer.start_id)
+        blocks = trainer.blocks(rows, settings.seed, "validation", first)
+        result = trainer.block_step(rows, blocks, judge=True)
+        if not bool(result.finite.all()):
+            bad = [name for name, good in zip(rows.ids, result.finite.tolist(), strict=True) if not good]
+            raise NotFinite(f"validation: the verifier's states are not finite on {', '.join(bad)}")
+        assert result.correct is not None
+        terms = {name: value.detach() for name, value in result.terms.items()}
+        tally.add(terms, result.correct, blocks.loss_mask.to(result.correct.device))
+    draft.train(was_training)
+    metrics = tally.metrics()
+    for name, value in metrics.items():
+        if not abs(value) < float("inf"):
+            raise NotFinite(f"validation after step {trainer.state.global_step}: {name} is {value}")
+    return metrics
+
+
+@torch.no_grad()
+def acceptance(
+    trainer: DraftTrainer, samples: Sequence[Sample], draft_length: int, batch_size: int = 32
+) -> Acceptance:
+    """Acceptance at K = `draft_length` as greedy serving would count it, one request at a time.
+
+    `samples` hold the verifier's own greedy responses. Serving is walked through: from an anchor on to the token after
+    its leading matches, until the response's last token is the anchor or is accepted.
+    """
+    was_training = trainer.draft.training
+    trainer.draft.eval()
+    runs: list[int] = []
+    for group in batches(samples, batch_size, range(len(samples))):
+        batch = collate(group, trainer.pad_id, trainer.start_id).to(trainer.block_step.device)
+        matches = _leading_matches(trainer, batch, draft_length)
+        for row, sample in enumerate(group):
+            column, last = 1, len(sample.response)
+            while column < last:
+                runs.append(int(matches[row, column]))
+                column += 1 + runs[-1]
+    trainer.draft.train(was_training)
+    return Acceptance.from_runs(torch.tensor(runs), draft_length)
+
+
+def _leading_matches(trainer: DraftTrainer, batch: Batch, draft_length: int) -> torch.Tensor:
+    """[rows, length - 1]: leading matches of a block at every column. Slots beyond K are masks, as in serving."""
+    draft = trainer.draft
+    states = trainer.block_step.extractor(batch.prompts, batch.prompt_mask, batch.tokens)
+    columns, valid = all_anchors(batch.loss_mask, batch.documents)
+    found = []
+    for part in range(0, columns.shape[1], _ANCHORS_AT_ONCE):
+        chosen = slice(part, part + _ANCHORS_AT_ONCE)
+        blocks = make_blocks(
+            batch.tokens, batch.documents, batch.positions, columns[:, chosen], valid[:, chosen],
+            draft_length + 1, draft.config.mask_token_id,
+        )  # fmt: skip
+        hidden = draft(states.aux.float(), batch.documents, batch.positions, blocks)
+        logits, _ = draft.draft_logits(hidden, blocks)
+        right = (draft.to_target(logits.argmax(dim=-1)) == blocks.targets) & blocks.loss_mask
+        found.append(leading_matches(right[..., 1:]))
+    return torch.cat(found, dim=1).cpu()

@@ -1,0 +1,112 @@
+"""Online extraction: the frozen verifier's hidden states, taken while the draft trains, never stored.
+
+A draft reads, for every decoder position, the output of `post_feedforward_layernorm` of the chosen decoder layers: the
+normalised MLP branch before it is added to the residual stream. The plugin's verifier hands out the same signal.
+
+Logits over the whole vocabulary of a T5Gemma 2 would take half a megabyte a token. Extraction therefore ends at the
+final normed states, and logits are computed from them where they are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from plugin.training.verifier.step import verifier_states
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierStates:
+    """`aux` [rows, length, layers, hidden], `states` [rows, length, hidden] (final, normed), by decoder column."""
+
+    aux: torch.Tensor
+    states: torch.Tensor
+
+
+class Extractor:
+    """Runs a `T5Gemma2ForConditionalGeneration` of transformers and taps its decoder layers `layer_ids` (0-based)."""
+
+    def __init__(self, verifier: nn.Module, layer_ids: Sequence[int]) -> None:
+        self.verifier: Any = verifier
+        self.layer_ids = tuple(layer_ids)
+        self._rows: tuple[torch.Tensor, torch.Tensor] | None = None
+        layers = self.verifier.get_decoder().layers
+        for layer_id in self.layer_ids:
+            if not 0 <= layer_id < len(layers):
+                raise ValueError(
+                    f"aux_hidden_state_layer_ids: {layer_id} is not one of the {len(layers)} decoder layers"
+                )
+        for part in (self.verifier.config.encoder.text_config, self.verifier.config.decoder):
+            if part._attn_implementation != "sdpa":
+                raise ValueError(
+                    f"verifier: attention implementation is {part._attn_implementation!r}, extraction wants 'sdpa'"
+                )
+        if list(self.layer_ids) != sorted(set(self.layer_ids)):
+            raise ValueError(f"aux_hidden_state_layer_ids: {list(self.layer_ids)} is not strictly ascending")
+
+    @contextmanager
+    def _taps(self) -> Iterator[dict[int, torch.Tensor]]:
+        taken: dict[int, torch.Tensor] = {}
+        handles = []
+        for layer_id in self.layer_ids:
+
+            def keep(
+                _module: nn.Module, _inputs: Any, output: torch.Tensor, layer_id: int = layer_id
+            ) -> None:
+                taken[layer_id] = output
+
+            norm = self.verifier.get_decoder().layers[layer_id].post_feedforward_layernorm
+            handles.append(norm.register_forward_hook(keep))
+        try:
+            yield taken
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @torch.no_grad()
+    def __call__(
+        self, prompts: torch.Tensor, prompt_mask: torch.Tensor, tokens: torch.Tensor
+    ) -> VerifierStates:
+        """States for encoder ids `prompts` (mask true on real tokens) and decoder ids `tokens`, teacher forced.
+
+        `tokens` [rows, length] are right padded; no mask is needed for them, since the decoder is causal.
+        """
+        with self._taps() as taken:
+            states = verifier_states(self.verifier, prompts, prompt_mask, tokens)
+        return VerifierStates(torch.stack([taken[i] for i in self.layer_ids], dim=2), states)
+
+    @torch.no_grad()
+    def logits(self, states: torch.Tensor, t2d: torch.Tensor | None = None) -> torch.Tensor:
+        """The verifier's logits [..., vocabulary] of final `states` [..., hidden], soft-capped as transformers does.
+
+        With `t2d` (bool [vocabulary]) only those of its tokens, [..., draft vocabulary].
+        """
+        head = self.verifier.lm_head.out_proj.weight
+        return self._capped(functional.linear(states, head if t2d is None else self._reduced(head, t2d)))
+
+    @torch.no_grad()
+    def greedy_tokens(self, states: torch.Tensor, chunk: int = 1024) -> torch.Tensor:
+        """The verifier's likeliest token of each of `states` [..., hidden]: int64 [...], `chunk` rows at a time.
+
+        Soft-capping does not change which one is largest.
+        """
+        head = self.verifier.lm_head.out_proj.weight
+        flat = states.flatten(0, -2)
+        found = [functional.linear(part, head).argmax(dim=-1) for part in flat.split(chunk)]
+        return torch.cat(found).view(states.shape[:-1])
+
+    def _reduced(self, head: torch.Tensor, t2d: torch.Tensor) -> torch.Tensor:
+        """The head's rows for `t2d`, gathered once for each vocabulary."""
+        if self._rows is None or self._rows[0] is not t2d:
+            self._rows = (t2d, head[t2d.to(head.device)])
+        return self._rows[1]
+
+    def _capped(self, logits: torch.Tensor) -> torch.Tensor:
+        cap = self.verifier.config.decoder.final_logit_softcapping
+        return logits if cap is None else torch.tanh(logits / cap) * cap

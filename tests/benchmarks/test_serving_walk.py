@@ -1,0 +1,134 @@
+"""The walk counts at a server's anchors what the server would have accepted there, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import T5Gemma2ForConditionalGeneration
+
+from benchmarks.serving_walk import Served, main, walk
+from plugin.drafts.checkpoint import DEMO
+from plugin.training.draft.anchors import Blocks
+from plugin.training.draft.model import DraftModel
+from plugin.training.verifier.extraction import Extractor
+
+K = 5
+
+
+def test_anchors_follow_the_accepted_tokens() -> None:
+    assert Served([2], [5, 6, 7, 8, 9, 1], [0, 2, 0]).anchors() == [1, 2, 5]
+    assert Served([2], [5, 6, 7, 8, 9, 1], [0, 2, 5]).anchors() == [1, 2, 5], "the last step ran past the end"
+    assert Served([2], [1], []).anchors() == []
+
+
+@pytest.mark.parametrize(
+    ("accepted", "told"),
+    [
+        ([0, 2], "2 steps lead to token 5 of an answer of 6"),
+        ([0, 2, 0, 0], "4 steps lead to token 7 of an answer of 6"),
+        ([], "0 steps lead to token 1 of an answer of 6"),
+    ],
+)
+def test_steps_that_do_not_lead_to_the_end_are_refused(accepted: list[int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Served([2], [5, 6, 7, 8, 9, 1], accepted).anchors()
+
+
+@torch.no_grad()
+def _block(draft: DraftModel, extractor: Extractor, prompt: list[int], sequence: list[int]) -> list[int]:
+    """What a server drafts after `sequence`: from the states before its last token, slot after slot."""
+    anchor = len(sequence) - 1
+    states = extractor(torch.tensor([prompt]), torch.ones(1, len(prompt)), torch.tensor([sequence[:-1]]))
+    ids = torch.tensor([[[sequence[-1], *[draft.config.mask_token_id] * K]]])
+    blocks = Blocks(
+        columns=torch.zeros(1, 1, dtype=torch.long),
+        positions=torch.arange(anchor, anchor + K + 1).view(1, 1, -1),
+        documents=torch.zeros(1, 1, dtype=torch.long),
+        inputs=ids,
+        targets=ids.clone(),
+        loss_mask=torch.zeros_like(ids, dtype=torch.bool),
+    )
+    hidden = draft(states.aux, torch.zeros(1, anchor), torch.arange(anchor)[None], blocks)
+    for slot in range(1, K + 1):
+        logits, _ = draft.draft_logits(hidden, blocks)
+        blocks.targets[0, 0, slot] = draft.to_target(logits[0, 0, slot].argmax())
+    drafted: list[int] = blocks.targets[0, 0, 1:].tolist()
+    return drafted
+
+
+def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: int) -> Served:
+    """A request whose steps accept as many draft tokens as `rng` says: the next token is then another one."""
+    prompt = [2, *(rng.randrange(8, 60) for _ in range(rng.randrange(1, 6)))]
+    sequence, accepted = [2, rng.randrange(8, 60)], []
+    for _ in range(steps):
+        drafted = _block(draft, extractor, prompt, sequence)
+        count = rng.randrange(K + 1)
+        bonus = rng.randrange(8, 60)
+        while count < K and bonus == drafted[count]:
+            bonus = rng.randrange(8, 60)
+        sequence += [*drafted[:count], bonus]
+        accepted.append(count)
+    return Served(prompt, sequence[1:], accepted)
+
+
+@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+def test_the_walk_finds_what_was_accepted(
+    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, family: str
+) -> None:
+    """Against serving written out, of nine requests with up to 20 steps: more than are computed at once."""
+    draft = make_draft(family).eval()
+    extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)
+    rng = random.Random(3)
+    served = [_serve(draft, extractor, rng, steps) for steps in (20, 1, 0, 3, 2, 17, 1, 4, 2)]
+    found = walk(draft, extractor, served, K, pad_id=0, start_id=2)
+    runs = [count for request in served for count in request.accepted]
+    assert found.anchors == len(runs) == 50
+    assert found.matched == [sum(run > slot for run in runs) for slot in range(K)]
+    room = [len(request.response) - anchor for request in served for anchor in request.anchors()]
+    assert found.counted == [sum(left > slot for left in room) for slot in range(K)]
+    assert all(m <= c <= n for m, c, n in zip(found.matched, found.correct, found.counted, strict=True))
+    assert found.correct[0] == found.matched[0] and found.correct[1] >= found.matched[1] > 0
+
+
+def test_what_lies_after_the_end_counts_nowhere(
+    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+) -> None:
+    draft = make_draft("dflash").eval()
+    extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)
+    whole = _serve(draft, extractor, random.Random(0), 1)
+    assert whole.accepted[0] >= 2, "the test wants a long run"
+    cut = Served(whole.prompt, whole.response[:2], whole.accepted)
+    found = walk(draft, extractor, [cut], K, 0, 2)
+    assert (found.anchors, found.counted, found.matched) == (1, [1, 0, 0, 0, 0], [1, 0, 0, 0, 0])
+
+
+def test_tokens_are_compared_with_the_verifiers_own(
+    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+) -> None:
+    draft = make_draft("dflash")
+    extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)
+    response: list[int] = []
+    for _ in range(6):
+        logits = verifier(
+            input_ids=torch.tensor([[2, 9]]), decoder_input_ids=torch.tensor([[2, *response]])
+        ).logits
+        response.append(int(logits[0, -1].argmax()))
+    other = [*response[:5], (response[5] + 1) % 64]
+    requests = [Served([2, 9], response, [0] * 5), Served([2, 9], other, [0] * 5)]
+    found = walk(draft, extractor, requests, K, 0, 2)
+    assert (found.tokens, found.greedy) == (12, 11)
+
+
+def test_the_command_walks_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request: dict[str, Any] = {"prompt": [2, 300, 301], "response": [20, 21, 22, 1], "accepted": [1, 0]}
+    (tmp_path / "served.jsonl").write_text(json.dumps(request) + "\n")
+    flags = ["--draft", str(DEMO / "dflash"), "--verifier", str(DEMO / "verifier"), "--k", "3"]
+    main([*flags, str(tmp_path / "served.jsonl")])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["anchors"], found["tokens"], found["counted"]) == (2, 4, [2, 1, 1])
