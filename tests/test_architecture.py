@@ -70,8 +70,9 @@ def inside(name: str, package: str) -> bool:
 
 @pytest.mark.parametrize("path", SOURCES, ids=module)
 def test_direction_of_imports(path: Path) -> None:
-    """Nothing imports `benchmarks`, which may import all; `plugin` never imports `app`; `app` knows the checkpoint facts,
-    two modules of it know vLLM, and its command line knows that of the training."""
+    """Nothing imports `benchmarks`, which may import all; `plugin` never imports `app`; `app` knows the checkpoint
+    facts, two modules of it know vLLM, and its command line knows that of the training.
+    """
     name = module(path)
     for imported in imports(path):
         if inside(name, "benchmarks"):
