@@ -14,6 +14,7 @@ from transformers import T5Gemma2ForConditionalGeneration
 
 from benchmarks.serving_walk import Served, main, walk
 from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.model import DraftModel
 from plugin.training.verifier.extraction import Extractor
@@ -77,7 +78,7 @@ def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: i
     return Served(prompt, sequence[1:], accepted)
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_walk_finds_what_was_accepted(
     make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, family: str
 ) -> None:
