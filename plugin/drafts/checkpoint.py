@@ -9,7 +9,7 @@ The same facts choose the engine arguments, answer /drafts and word the errors.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from plugin.drafts.facts import CheckpointError, Checkpoints, DraftFacts, VerifierFacts
@@ -27,25 +27,13 @@ __all__ = [
     "VerifierFacts",
     "fetch",
     "read_draft",
-    "read_verifier",
     "resolve",
-    "verifier_of",
 ]
 
 DEMO = Path(__file__).resolve().parent.parent / "demo"
 """The bundled demo: `verifier` and a folder for each draft family."""
 
 _NO_DRAFT = "none"
-_CONFIG = "config.json"
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A checkpoint whose config was read and nothing more."""
-
-    location: Location
-    config: Fields
-    is_draft: bool
 
 
 def resolve(
@@ -68,31 +56,47 @@ def resolve(
         CheckpointError: one line naming the file, the key and both values.
     """
     alone = draft is not None and draft.strip().lower() == _NO_DRAFT
-    asked_draft = None if alone else draft
-    if model is None and asked_draft is None and verifier is None:
+    if alone:
+        draft = None
+    if model is None and draft is None and verifier is None:
         model = str(DEMO / "dflash")
-    main = _find(model, checkpoints_dir) if model else None
-    chosen = _chosen_draft(main, asked_draft, checkpoints_dir)
-    draft_is = draft_facts(chosen.config, chosen.location.path, chosen.location.name) if chosen else None
-    target = _chosen_verifier(main, verifier, chosen, draft_is, checkpoints_dir)
-    verifier_is = verifier_facts(target.config, target.location.path, target.location.name)
-    if alone or draft_is is None or chosen is None:
+    draft_is: DraftFacts | None = None
+    verifier_is: VerifierFacts | None = None
+    if model:
+        config, location = _config(model, checkpoints_dir)
+        if is_draft(config):
+            draft_is = draft_facts(config, location)
+        else:
+            verifier_is = verifier_facts(config, location)
+    if draft is not None:
+        asked = draft_facts(*_config(draft, checkpoints_dir))
+        if draft_is is not None:
+            raise CheckpointError(
+                f"MODEL {draft_is.path} and DRAFT {asked.path} are both drafts; give the draft only once"
+            )
+        draft_is = asked
+    if verifier_is is None:
+        verifier = _named_verifier(draft_is) if verifier is None else verifier
+        verifier_is = verifier_facts(*_config(verifier, checkpoints_dir))
+    elif verifier is not None and locate(verifier, checkpoints_dir).path != verifier_is.path:
+        raise CheckpointError(
+            f"MODEL {verifier_is.path} and VERIFIER {verifier} are two verifiers; give only one"
+        )
+    if alone or draft_is is None:
         if k is not None:
             raise CheckpointError(f"K={k} was given, but no draft is served; remove it or name a draft")
         return _with_weights(Checkpoints(verifier_is, None, None))
-    _check_fit(draft_is, verifier_is, chosen.config, target.config)
+    _check_fit(draft_is, verifier_is)
     if k is not None and not 1 <= k <= draft_is.max_k:
         raise CheckpointError(
-            f"K={k} does not fit {chosen.config.file}: block_size {draft_is.block_size} allows 1 ..."
+            f"K={k} does not fit {draft_is.config_file}: block_size {draft_is.block_size} allows 1 ..."
             f" {draft_is.max_k}"
         )
     return _with_weights(Checkpoints(verifier_is, draft_is, k or draft_is.default_k))
 
 
 def fetch(checkpoints: Checkpoints) -> Checkpoints:
-    """The same checkpoints as local folders with checked weights: hub ids are downloaded or taken from the
-    cache.
-    """
+    """The same checkpoints as local folders with checked weights; hub ids are downloaded or taken from the cache."""
     verifier, draft = checkpoints.verifier, checkpoints.draft
     verifier = replace(verifier, path=download(locate(verifier.path)).path)
     if draft is not None:
@@ -102,89 +106,30 @@ def fetch(checkpoints: Checkpoints) -> Checkpoints:
 
 def read_draft(folder: str | os.PathLike[str]) -> DraftFacts:
     """Facts of one local draft, its weights checked; CheckpointError when it is none."""
-    found = _find(str(Path(folder).absolute()), None)
-    if not found.is_draft:
-        raise found.config.error("speculators_config", "this is no Speculators draft")
-    return check_draft(draft_facts(found.config, found.location.path, found.location.name), Path(folder))
+    return check_draft(draft_facts(*_config(str(Path(folder).absolute()))), Path(folder))
 
 
-def read_verifier(folder: str | os.PathLike[str]) -> VerifierFacts:
-    """Facts of one local verifier, its weights checked; CheckpointError when it is none."""
-    found = _find(str(Path(folder).absolute()), None)
-    facts = verifier_facts(found.config, found.location.path, found.location.name)
-    return replace(facts, dtype=check_verifier(facts, Path(folder)))
-
-
-def verifier_of(draft_folder: str | os.PathLike[str], name_or_path: str) -> str:
-    """A draft's `name_or_path` as absolute path or hub id; `./x` and `../x` start at the draft's folder."""
-    if name_or_path.startswith("."):
-        return os.path.normpath(Path(draft_folder).absolute() / name_or_path)
-    return name_or_path
-
-
-def _find(where: str, checkpoints_dir: str | os.PathLike[str] | None) -> _Found:
+def _config(where: str, checkpoints_dir: str | os.PathLike[str] | None = None) -> tuple[Fields, Location]:
     location = locate(where, checkpoints_dir)
-    config = Fields.read(location.file(_CONFIG), location.shown(_CONFIG))
-    return _Found(location, config, is_draft(config))
+    return Fields.read(location.file("config.json"), f"{location.path}/config.json"), location
 
 
-def _chosen_draft(
-    main: _Found | None, asked: str | None, checkpoints_dir: str | os.PathLike[str] | None
-) -> _Found | None:
-    if asked is None:
-        return main if main is not None and main.is_draft else None
-    found = _find(asked, checkpoints_dir)
-    if not found.is_draft:
-        raise CheckpointError(
-            f"{found.config.file}: DRAFT={asked} is no Speculators draft (no speculators_config)"
-        )
-    if main is not None and main.is_draft:
-        raise CheckpointError(
-            f"MODEL {main.config.file} and DRAFT {found.config.file} are both drafts; give the draft only"
-            f" once"
-        )
-    return found
+def _named_verifier(draft: DraftFacts | None) -> str:
+    """The verifier that the draft's config names, as path or hub id; `./x` and `../x` start at the draft's folder."""
+    if draft is None:
+        raise CheckpointError("no verifier is named; give MODEL or VERIFIER")
+    key = f"{draft.config_file}: speculators_config.verifier.name_or_path"
+    name = draft.verifier_name
+    if name is None:
+        raise CheckpointError(f"{key} is missing; give VERIFIER")
+    if not name.startswith("."):
+        return name
+    if not os.path.isabs(draft.path):
+        raise CheckpointError(f"{key} is the relative {name!r}; give VERIFIER")
+    return os.path.normpath(Path(draft.path) / name)
 
 
-def _chosen_verifier(
-    main: _Found | None,
-    asked: str | None,
-    draft: _Found | None,
-    facts: DraftFacts | None,
-    checkpoints_dir: str | os.PathLike[str] | None,
-) -> _Found:
-    if main is not None and not main.is_draft:
-        if asked is not None and locate(asked, checkpoints_dir).path != main.location.path:
-            raise CheckpointError(
-                f"MODEL {main.location.path} and VERIFIER {asked} are two verifiers; give only one"
-            )
-        return main
-    if asked is None:
-        if draft is None or facts is None:
-            raise CheckpointError("no verifier is named; give MODEL or VERIFIER")
-        asked = _named_verifier(draft, facts)
-    found = _find(asked, checkpoints_dir)
-    if found.is_draft:
-        raise CheckpointError(
-            f"{found.config.file}: the verifier {asked} is a draft (it has speculators_config)"
-        )
-    return found
-
-
-def _named_verifier(draft: _Found, facts: DraftFacts) -> str:
-    key = "speculators_config.verifier.name_or_path"
-    if facts.verifier_name is None:
-        raise CheckpointError(f"{draft.config.file}: {key} is missing; give VERIFIER")
-    if facts.verifier_name.startswith("."):
-        if draft.location.folder is None:
-            raise CheckpointError(
-                f"{draft.config.file}: {key} is the relative {facts.verifier_name!r}; give VERIFIER"
-            )
-        return verifier_of(draft.location.folder, facts.verifier_name)
-    return facts.verifier_name
-
-
-def _check_fit(draft: DraftFacts, verifier: VerifierFacts, config: Fields, target: Fields) -> None:
+def _check_fit(draft: DraftFacts, verifier: VerifierFacts) -> None:
     """Refuse a draft that was made for another verifier: it names both files, keys and values."""
     layers = "transformer_layer_config"
     pairs = [
@@ -194,11 +139,13 @@ def _check_fit(draft: DraftFacts, verifier: VerifierFacts, config: Fields, targe
     ]
     for key, mine, other, theirs in pairs:
         if mine != theirs:
-            raise CheckpointError(f"{config.file}: {key} is {mine}, but {target.file}: {other} is {theirs}")
+            raise CheckpointError(
+                f"{draft.config_file}: {key} is {mine}, but {verifier.config_file}: {other} is {theirs}"
+            )
     if draft.aux_layer_ids[-1] >= verifier.num_decoder_layers:
         raise CheckpointError(
-            f"{config.file}: aux_hidden_state_layer_ids has {draft.aux_layer_ids[-1]}, but {target.file}:"
-            f" decoder.num_hidden_layers is {verifier.num_decoder_layers}"
+            f"{draft.config_file}: aux_hidden_state_layer_ids has {draft.aux_layer_ids[-1]}, but"
+            f" {verifier.config_file}: decoder.num_hidden_layers is {verifier.num_decoder_layers}"
         )
 
 

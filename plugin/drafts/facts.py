@@ -1,6 +1,4 @@
-"""What a checkpoint is, as typed facts: the one vocabulary of loader, engine arguments, /drafts and error
-texts.
-"""
+"""What a checkpoint is, as typed facts: the one vocabulary of loader, engine arguments, /drafts and error texts."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ class CheckpointError(ValueError):
 class VerifierFacts:
     """A T5Gemma 2 checkpoint. `path` is a folder, or a hub id until `fetch`; lengths in tokens.
 
-    `sliding_window` is None when no decoder layer slides; `dtype` is the stored one ("unknown" if not
-    stated).
+    `sliding_window` is None when no decoder layer slides; `dtype` is the stored one, "unknown" if not stated.
     """
 
     path: str
@@ -30,15 +27,19 @@ class VerifierFacts:
     max_positions: int
     dtype: str
 
+    @property
+    def config_file(self) -> str:
+        """The config.json, for messages."""
+        return f"{self.path}/config.json"
+
 
 @dataclass(frozen=True, slots=True)
 class DraftFacts:
     """A Speculators draft. `path` is a folder, or a hub id until `fetch`.
 
-    `default_k` is the config's `speculative_tokens`. `aux_layer_ids` are zero-based decoder layers,
-    ascending. `has_own_embedding` and `has_own_head` come from the weights, and are True for weights not
-    fetched yet when the published layout has them. `verifier_name` is the config's `name_or_path` as written,
-    None when it has none.
+    `default_k` is the config's `speculative_tokens`. `aux_layer_ids` are zero-based decoder layers, ascending.
+    `has_own_embedding` and `has_own_head` come from the weights, and are True while these are not fetched.
+    `verifier_name` is the config's `name_or_path` as written, None when it has none.
     """
 
     path: str
@@ -66,6 +67,11 @@ class DraftFacts:
     confidence_head: bool
     confidence_head_with_markov: bool
     verifier_name: str | None
+
+    @property
+    def config_file(self) -> str:
+        """The config.json, for messages."""
+        return f"{self.path}/config.json"
 
     @property
     def max_k(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ class Fields:
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(
-                f"{shown}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
+            why = getattr(error, "strerror", None) or error
+            raise CheckpointError(f"{shown}: cannot be read: {why}") from None
         if text.startswith("version https://git-lfs"):
             raise CheckpointError(
                 f"{shown}: is a Git LFS pointer file, not the file itself; run `git lfs pull`"
@@ -44,32 +44,26 @@ class Fields:
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def dotted(self, key: str) -> str:
-        """`key` as a reader finds it in the file."""
-        return f"{self.prefix}{key}"
-
     def error(self, key: str, rule: str) -> CheckpointError:
         """The refusal of `key`, to raise."""
         value = self.values.get(key, _MISSING)
         said = "is missing" if value is _MISSING else f"is {json.dumps(value, ensure_ascii=False)[:120]}"
-        return CheckpointError(f"{self.file}: {self.dotted(key)} {said}; {rule}")
+        return CheckpointError(f"{self.file}: {self.prefix}{key} {said}; {rule}")
 
     def object(self, key: str) -> Fields:
         """The nested object at `key`."""
         value = self.values.get(key)
         if not isinstance(value, dict):
             raise self.error(key, "must be an object")
-        return Fields(value, self.file, f"{self.dotted(key)}.")
+        return Fields(value, self.file, f"{self.prefix}{key}.")
 
     def first_object(self, key: str, wanted: str) -> Fields:
         """The first object of the list at `key`; a refusal speaks of `wanted` in it."""
         value = self.values.get(key)
         if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-            said = (
-                "is missing" if key not in self.values else f"is not there ({self.dotted(key)} is {value!r})"
-            )
-            raise CheckpointError(f"{self.file}: {self.dotted(key)}[0].{wanted} {said}; it must be given")
-        return Fields(value[0], self.file, f"{self.dotted(key)}[0].")
+            said = f"is not there ({self.prefix}{key} is {value!r})" if key in self.values else "is missing"
+            raise CheckpointError(f"{self.file}: {self.prefix}{key}[0].{wanted} {said}; it must be given")
+        return Fields(value[0], self.file, f"{self.prefix}{key}[0].")
 
     def integer(self, key: str, at_least: int = 1, default: int | None = None) -> int:
         """The whole number at `key`, not below `at_least`; `default` only where the key is absent or null."""
@@ -80,9 +74,9 @@ class Fields:
             raise self.error(key, f"must be a whole number of at least {at_least}")
         return value
 
-    def optional_integer(self, key: str, at_least: int = 1) -> int | None:
+    def optional_integer(self, key: str) -> int | None:
         """As `integer`, None where the key is absent or null."""
-        return None if self.values.get(key) is None else self.integer(key, at_least)
+        return None if self.values.get(key) is None else self.integer(key)
 
     def flag(self, key: str, default: bool) -> bool:
         """The boolean at `key`; `default` where the key is absent or null."""
@@ -98,6 +92,13 @@ class Fields:
         value = self.values.get(key)
         if not isinstance(value, str) or not value.strip():
             raise self.error(key, "must be a non-empty string")
+        return value
+
+    def one_of(self, key: str, known: Collection[str]) -> str:
+        """The string at `key`, which must be one of `known`."""
+        value = self.text(key)
+        if value not in known:
+            raise self.error(key, f"must be one of {', '.join(known)}")
         return value
 
     def optional_text(self, key: str) -> str | None:

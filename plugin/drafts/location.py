@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,16 +30,13 @@ class Location:
         return str(self.folder) if self.folder else self.name
 
     def file(self, name: str) -> Path:
-        """The local copy of one small file, taken from the hub if need be; CheckpointError when there is
-        none.
-        """
+        """The local copy of one small file, taken from the hub if need be; CheckpointError when there is none."""
         if self.folder is not None:
             return self.folder / name
-        return _hub_file(self.name, name)
+        from huggingface_hub import hf_hub_download
 
-    def shown(self, name: str) -> str:
-        """A file's name for messages."""
-        return f"{self.path.rstrip('/')}/{name}"
+        with _hub_errors(self.name, name):
+            return Path(hf_hub_download(self.name, name))
 
 
 def locate(where: str, checkpoints_dir: str | os.PathLike[str] | None = None) -> Location:
@@ -79,45 +78,32 @@ def download(location: Location) -> Location:
     from huggingface_hub import snapshot_download
 
     wanted = ["*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja"]
-    with _HubErrors(location.name, "its weights"):
+    with _hub_errors(location.name, "its weights"):
         return Location(location.name, Path(snapshot_download(location.name, allow_patterns=wanted)))
 
 
-def _hub_file(repo: str, name: str) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    with _HubErrors(repo, name):
-        return Path(hf_hub_download(repo, name))
-
-
-class _HubErrors:
+@contextmanager
+def _hub_errors(repo: str, wanted: str) -> Iterator[None]:
     """Turns the hub client's many exceptions into one line that says what to do; a token is never shown."""
+    try:
+        yield
+    except Exception as error:
+        raise CheckpointError(f"{repo}: {wanted} could not be taken from the hub: {_cause(error)}") from None
 
-    def __init__(self, repo: str, wanted: str) -> None:
-        self.repo = repo
-        self.wanted = wanted
 
-    def __enter__(self) -> None:
-        return None
+def _cause(error: Exception) -> str:
+    from huggingface_hub import constants, errors
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or not isinstance(error, Exception) or isinstance(error, CheckpointError):
-            return
-        from huggingface_hub import constants, errors
-
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(error, errors.GatedRepoError) or status in (401, 403):
-            why = (
-                "access was denied: accept the model's licence on its hub page and set HF_TOKEN to a"
-                " valid token"
-                " (the hub answers the same for a name that does not exist)"
-            )
-        elif constants.HF_HUB_OFFLINE or isinstance(error, errors.OfflineModeIsEnabled):
-            why = "HF_HUB_OFFLINE is set and the hub cache has no copy; give a local folder instead"
-        elif isinstance(error, errors.RemoteEntryNotFoundError):
-            why = "the repository has no such file"
-        elif isinstance(error, errors.LocalEntryNotFoundError):
-            why = "the hub cannot be reached and its cache has no copy; give a local folder instead"
-        else:
-            why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise CheckpointError(f"{self.repo}: {self.wanted} could not be taken from the hub: {why}") from None
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.GatedRepoError) or status in (401, 403):
+        return (
+            "access was denied: accept the model's licence on its hub page and set HF_TOKEN to a valid token"
+            " (the hub answers the same for a name that does not exist)"
+        )
+    if constants.HF_HUB_OFFLINE or isinstance(error, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set and the hub cache has no copy; give a local folder instead"
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return "the repository has no such file"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return "the hub cannot be reached and its cache has no copy; give a local folder instead"
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from plugin.drafts.facts import CheckpointError, DraftFacts
 from plugin.drafts.safetensors_header import Tensor, read_tensors
@@ -123,36 +124,26 @@ def _check_tensor(name: str, tensor: Tensor, shape: Shape) -> None:
 
 
 def _check_vocabulary_map(facts: DraftFacts, tensors: dict[str, Tensor]) -> None:
-    d2t = tensors["d2t"]
-    targets = np.arange(facts.draft_vocab_size, dtype=np.int64) + d2t.read()
-    bad = np.flatnonzero((targets < 0) | (targets >= facts.vocab_size))
-    if bad.size:
-        i = int(bad[0])
-        raise CheckpointError(
-            f"{d2t.file}: d2t[{i}] is {int(targets[i]) - i}, which maps draft token {i} to target id"
-            f" {int(targets[i])}; must be 0 ... {facts.vocab_size - 1}"
-        )
-    if (
-        facts.draft_vocab_size == facts.vocab_size
-        and (moved := np.flatnonzero(targets != np.arange(targets.size))).size
-    ):
-        i = int(moved[0])
-        raise CheckpointError(
-            f"{d2t.file}: d2t[{i}] is {int(targets[i]) - i}; must be 0, since draft_vocab_size is the whole vocabulary"
-        )
+    d2t, size = tensors["d2t"], facts.draft_vocab_size
+    draft_ids = np.arange(size)
+    targets = draft_ids + d2t.read()
+
+    def refuse_first(bad: npt.NDArray[np.bool_], rule: str) -> None:
+        for i in np.flatnonzero(bad)[:1]:
+            raise CheckpointError(
+                f"{d2t.file}: d2t[{i}] is {targets[i] - i}, which maps draft token {i} to target id {targets[i]};"
+                f" {rule}"
+            )
+
+    refuse_first((targets < 0) | (targets >= facts.vocab_size), f"must be 0 ... {facts.vocab_size - 1}")
+    if size == facts.vocab_size:
+        refuse_first(targets != draft_ids, "must be itself, since draft_vocab_size is the whole vocabulary")
     if "t2d" not in tensors:
         return
     t2d = tensors["t2d"].read()
-    count = int(t2d.sum())
-    if count != facts.draft_vocab_size:
+    if (count := int(t2d.sum())) != size:
         raise CheckpointError(
-            f"{d2t.file}: t2d has {count} true entries; config.json's draft_vocab_size is"
-            f" {facts.draft_vocab_size}"
+            f"{d2t.file}: t2d has {count} true entries; config.json's draft_vocab_size is {size}"
         )
-    strays = np.flatnonzero(~t2d[targets])
-    if strays.size or np.unique(targets).size != count:
-        i = int(strays[0]) if strays.size else int(np.flatnonzero(np.diff(np.sort(targets)) == 0)[0])
-        raise CheckpointError(
-            f"{d2t.file}: d2t[{i}] maps draft token {i} to target id {int(targets[i])}; d2t and t2d"
-            f" contradict"
-        )
+    refuse_first(~t2d[targets], "d2t and t2d contradict")
+    refuse_first(np.bincount(targets)[targets] > 1, "another draft token has it, too")

@@ -8,14 +8,18 @@ from pathlib import Path
 from plugin.drafts.facts import CheckpointError, VerifierFacts
 from plugin.drafts.families import VERIFIER_ARCHITECTURE
 from plugin.drafts.fields import Fields
-from plugin.drafts.safetensors_header import Tensor, read_tensors
+from plugin.drafts.location import Location
+from plugin.drafts.safetensors_header import read_tensors
+from plugin.drafts.speculators import is_draft
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
-def verifier_facts(config: Fields, path: str, name: str) -> VerifierFacts:
+def verifier_facts(config: Fields, location: Location) -> VerifierFacts:
     """Facts of a verifier's config; CheckpointError naming the key when it is another model or incomplete."""
+    if is_draft(config):
+        raise CheckpointError(f"{config.file}: is a draft (it has speculators_config), not a verifier")
     if VERIFIER_ARCHITECTURE not in config.texts("architectures"):
         raise config.error("architectures", f"the verifier must be a {VERIFIER_ARCHITECTURE}")
     decoder = config.object("decoder")
@@ -28,8 +32,8 @@ def verifier_facts(config: Fields, path: str, name: str) -> VerifierFacts:
     types = decoder.values.get("layer_types")
     slides = types is None or "sliding_attention" in types
     return VerifierFacts(
-        path=path,
-        name=name,
+        path=location.path,
+        name=location.name,
         architecture=VERIFIER_ARCHITECTURE,
         hidden_size=hidden,
         vocab_size=decoder.integer("vocab_size"),
@@ -42,24 +46,8 @@ def verifier_facts(config: Fields, path: str, name: str) -> VerifierFacts:
 
 
 def check_verifier(facts: VerifierFacts, folder: Path) -> str:
-    """Check a local verifier's weights against its config by their headers; returns the dtype most of them
-    have.
-    """
+    """Check a local verifier's weights against its config by their headers; returns the dtype most of them have."""
     tensors = read_tensors(folder)
-    _check_embedding(facts, tensors, folder)
-    most = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
-    return _DTYPES.get(most[0][0], most[0][0]) if most else facts.dtype
-
-
-def check_tokenizer(folder: Path) -> None:
-    """CheckpointError when a local verifier has no tokenizer: prompts and stop strings are text."""
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        raise CheckpointError(
-            f"{folder / _TOKENIZERS[0]}: does not exist, nor does {_TOKENIZERS[1]}; copy the tokenizer files there"
-        )
-
-
-def _check_embedding(facts: VerifierFacts, tensors: dict[str, Tensor], folder: Path) -> None:
     tables = {name: tensor for name, tensor in tensors.items() if name.endswith("embed_tokens.weight")}
     if not tables:
         raise CheckpointError(
@@ -71,3 +59,13 @@ def _check_embedding(facts: VerifierFacts, tensors: dict[str, Tensor], folder: P
                 f"{tensor.file}: {name} has shape {list(tensor.shape)}; config.json's decoder.vocab_size and"
                 f" decoder.hidden_size say {[facts.vocab_size, facts.hidden_size]}"
             )
+    [(most, _)] = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
+    return _DTYPES.get(most, most)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """CheckpointError when a local verifier has no tokenizer: prompts and stop strings are text."""
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise CheckpointError(
+            f"{folder / _TOKENIZERS[0]}: does not exist, nor does {_TOKENIZERS[1]}; copy the tokenizer files there"
+        )

@@ -10,6 +10,7 @@ import pytest
 
 from plugin.drafts.checkpoint import CheckpointError, DraftFacts
 from plugin.drafts.fields import Fields
+from plugin.drafts.location import Location
 from plugin.drafts.speculators import draft_facts, is_draft
 from tests.plugin.drafts.folders import draft_config, verifier_config
 
@@ -17,7 +18,7 @@ METHODS = "speculators_config.proposal_methods[0].speculative_tokens"
 
 
 def facts(config: dict[str, Any]) -> DraftFacts:
-    return draft_facts(Fields(config, "d/config.json"), "d", "d")
+    return draft_facts(Fields(config, "d/config.json"), Location("d", None))
 
 
 def refusal(config: dict[str, Any]) -> str:

@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from plugin.drafts.checkpoint import CheckpointError, read_draft, read_verifier
+from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, read_draft, resolve
 from plugin.drafts.families import FAMILIES
 from tests.plugin.drafts.folders import Arrays, draft_arrays, write_draft, write_verifier, zeros
+
+
+def read_verifier(folder: Path) -> VerifierFacts:
+    return resolve(None, None, str(folder), None).verifier
 
 
 def refusal(folder: Path) -> str:
@@ -101,8 +105,11 @@ def set_d2t(index: int, value: int) -> Callable[[Arrays], object]:
     [
         (set_d2t(5, 35), "d2t[5] is 35, which maps draft token 5 to target id 40; must be 0 ... 39"),
         (set_d2t(3, -4), "d2t[3] is -4, which maps draft token 3 to target id -1"),
-        (set_d2t(2, 0), "d2t[2] maps draft token 2 to target id 2; d2t and t2d contradict"),
-        (set_d2t(1, 0), "d2t[0] maps draft token 0"),
+        (set_d2t(2, 0), "d2t[2] is 0, which maps draft token 2 to target id 2; d2t and t2d contradict"),
+        (
+            set_d2t(1, 0),
+            "d2t[0] is 1, which maps draft token 0 to target id 1; another draft token has it, too",
+        ),
         (
             lambda a: a["t2d"].__setitem__(0, True),
             "t2d has 13 true entries; config.json's draft_vocab_size is 12",
@@ -112,6 +119,27 @@ def set_d2t(index: int, value: int) -> Callable[[Arrays], object]:
 def test_vocabulary_maps(tmp_path: Path, weights: Callable[[Arrays], object], words: str) -> None:
     """D09: an impossible target id, or a count that is not the draft vocabulary's."""
     assert words in refusal(write_draft(tmp_path / "d", weights=weights))
+
+
+def test_whole_vocabulary_maps_to_itself(tmp_path: Path) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["draft_vocab_size"] = 40
+
+    def weights(arrays: Arrays) -> None:
+        arrays |= {
+            "lm_head.weight": zeros(40, 8),
+            "d2t": np.zeros(40, np.int64),
+            "t2d": np.ones(40, np.bool_),
+        }
+
+    def swapped(arrays: Arrays) -> None:
+        weights(arrays)
+        arrays["d2t"][[6, 7]] = 1, -1
+
+    assert read_draft(write_draft(tmp_path / "itself", change=change, weights=weights)).has_own_head
+    assert "d2t[6] is 1, which maps draft token 6 to target id 7; must be itself" in refusal(
+        write_draft(tmp_path / "swapped", change=change, weights=swapped)
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +191,7 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
 
 
 def test_verifier_embedding(tmp_path: Path) -> None:
-    folder = write_verifier(tmp_path / "v")
+    folder = write_verifier(tmp_path / "v", lambda config: config.pop("dtype"))
     assert read_verifier(folder).dtype == "float32"
     save_file({"model.encoder.embed_tokens.weight": zeros(39, 8)}, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"shape \[39, 8\].*\[40, 8\]"):
