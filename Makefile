@@ -36,6 +36,8 @@ gpu-bench: install
 
 check: install
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m vulture
 	$(RUN) -m mypy
 	$(VENV)/bin/hadolint Dockerfile
 

@@ -132,9 +132,7 @@ def test_dockerfile_starts_the_command_that_the_project_installs() -> None:
 
 
 def test_wheel_holds_what_is_not_python() -> None:
-    """Page, demo weights and tokenizer lie inside the packages, and no ignore pattern takes them out of the
-    wheel.
-    """
+    """Demo weights and tokenizer lie inside the packages, and no ignore pattern takes them out of the wheel."""
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["app", "plugin"]
     patterns = [p.strip("/") for p in (ROOT / ".gitignore").read_text().split() if not p.startswith("#")]
     data = [p for p in (ROOT / "plugin" / "demo").rglob("*") if p.is_file()]

@@ -75,9 +75,8 @@ class T5Gemma2ProcessingInfo(BaseProcessingInfo):
 
     @property
     def skip_prompt_length_check(self) -> bool:
-        return (
-            True  # vLLM would refuse a prompt that fills the budget; the renderer checks it by our own rule
-        )
+        # vLLM would refuse a prompt that fills the budget; the renderer checks it by our own rule.
+        return True
 
     def get_default_tok_params(self) -> TokenizeParams:
         return TokenizeParams(max_total_tokens=self.max_encoder_len, add_special_tokens=True)

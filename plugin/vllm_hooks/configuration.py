@@ -87,7 +87,7 @@ def one_cache_group_a_kind() -> None:
     layers again as there are cross layers, it deals the self layers out over several groups, and the V1 proposer
     refuses a draft whose layers are not all in one. For models with our cross caches, groups of the same kind are
     joined again: the shorter kind is padded instead, as vLLM itself does below that ratio. Fewer block tables are
-        cheaper, too.
+    cheaper, too.
 
     Unnecessary once the V1 proposer serves drafts over several groups.
     """

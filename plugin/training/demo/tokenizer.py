@@ -23,7 +23,8 @@ SPECIAL_TOKENS: Final = {
     "<image>": 6,
     "<start_of_image>": 7,
 }
-PAD_ID, EOS_ID, BOS_ID, UNK_ID, MASK_ID, END_OF_IMAGE_ID, IMAGE_ID, START_OF_IMAGE_ID = range(8)
+PAD_ID, EOS_ID, BOS_ID = range(3)
+END_OF_IMAGE_ID, IMAGE_ID, START_OF_IMAGE_ID = range(5, 8)
 
 
 def learn_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
