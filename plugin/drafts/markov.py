@@ -1,6 +1,6 @@
 """DSpark's Markov heads: a bias on the logits of slot k from the token drafted for slot k - 1.
 
-Plain PyTorch, no vLLM: the V1 proposer and the V2 speculator call the same code, and training writes the same names.
+Plain PyTorch, no vLLM: the V1 proposer, the V2 speculator and training run the same code.
 
     e_k = markov_w1[prev_k]                       prev_1 is the anchor; ids of the verifier's vocabulary
     vanilla:  bias = markov_w2 e_k
@@ -20,6 +20,9 @@ from plugin.drafts.families import MARKOV_HEAD_TYPES
 
 class MarkovHead(nn.Module):
     """One of the three heads. `gate` is the checkpoint's `gate_proj`, a name that vLLM would stack into an MLP.
+
+    Only the last dimension of what it is given has a meaning: `[num_requests, ...]` below may be `[rows, slots, ...]`,
+    but for the rnn head's state, which goes from slot to slot.
 
     Args:
         head_type: "vanilla", "gated" or "rnn".

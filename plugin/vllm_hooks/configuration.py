@@ -39,8 +39,7 @@ def speculators_types() -> None:
 
 def speculators_method() -> None:
     """`vllm serve <draft>`: vLLM takes the checkpoint's type as its speculative method. "dflare" is no method, and
-    "dspark" is one that the V1 runner refuses; all three of ours run as "dflash", and the model class makes the
-    difference.
+    "dspark" is one that the V1 runner refuses; all three of ours run as "dflash", told apart by their model class.
 
     Unnecessary once vLLM knows DFlare, and DSpark on every runner.
     """
@@ -86,8 +85,7 @@ def one_cache_group_a_kind() -> None:
     """vLLM splits layers into KV cache groups of equal size; when verifier and draft together have half as many self
     layers again as there are cross layers, it deals the self layers out over several groups, and the V1 proposer
     refuses a draft whose layers are not all in one. For models with our cross caches, groups of the same kind are
-    joined again: the shorter kind is padded instead, as vLLM itself does below that ratio. Fewer block tables are
-    cheaper, too.
+    joined again: the shorter kind is padded instead, as vLLM itself does below that ratio, and there are fewer tables.
 
     Unnecessary once the V1 proposer serves drafts over several groups.
     """

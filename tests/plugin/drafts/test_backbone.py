@@ -1,4 +1,4 @@
-"""O8: context keys of every draft layer are normed with that layer's own weight."""
+"""Context keys of every draft layer are normed with that layer's own weight (O8)."""
 
 import torch
 

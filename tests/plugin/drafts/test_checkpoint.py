@@ -22,7 +22,7 @@ def pair(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_draft_alone_names_its_verifier(tmp_path: Path, family: str) -> None:
-    """B29: the family and class are the checkpoint's own."""
+    """The family and class are the checkpoint's own (B29)."""
     write_verifier(tmp_path / "verifier")
     found = resolve(str(write_draft(tmp_path / family, family)), None, None, None)
     assert found.draft is not None
@@ -55,7 +55,7 @@ def test_verifier_alone(pair: Path) -> None:
 
 
 def test_bundled_demo_when_nothing_is_asked(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D19: no variable at all is the demo, with `none` its verifier alone."""
+    """No variable at all is the demo, with `none` its verifier alone (D19)."""
     monkeypatch.setattr(checkpoint, "DEMO", pair)
     assert resolve(None, None, None, None) == resolve(str(pair / "dflash"), None, None, None)
     assert resolve(None, "none", None, None).draft is None
@@ -70,7 +70,7 @@ def test_bundled_demo_is_sound(family: str) -> None:
 
 
 def test_k_override(pair: Path) -> None:
-    """B27: K=3 of a checkpoint whose own is 7; unset gives 7."""
+    """K=3 of a checkpoint whose own is 7; unset gives 7 (B27)."""
     draft = str(pair / "dflash")
     assert resolve(draft, None, None, 3).k == 3
     assert resolve(draft, None, None, 7).k == 7
@@ -81,7 +81,7 @@ def test_k_override(pair: Path) -> None:
 
 
 def test_family_is_never_read_from_a_name(tmp_path: Path) -> None:
-    """B30: the folder's name says another family than the config."""
+    """The folder's name says another family than the config (B30)."""
     write_verifier(tmp_path / "verifier")
     for family, name in [("dflare", "eagle3-dspark-medusa-test"), ("dspark", "dflash")]:
         found = resolve(str(write_draft(tmp_path / name, family)), None, None, None)
@@ -137,7 +137,7 @@ def test_another_model_as_verifier(pair: Path) -> None:
 
 @pytest.mark.parametrize("name", ["my drafts/über (1)/dflash", "dflash///", "link", "a.b-c"])
 def test_unusual_paths(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D13, D14: spaces, umlauts, trailing slashes and links; the name is never empty."""
+    """Spaces, umlauts, trailing slashes and links; the name is never empty (D13, D14)."""
     write_verifier(tmp_path / "verifier")
     real = write_draft(tmp_path / "real", verifier=str(tmp_path / "verifier"))
     place = tmp_path / name
@@ -152,7 +152,7 @@ def test_unusual_paths(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_dot_and_tilde(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D14: `.` has the folder's name, `~` is the home folder."""
+    """`.` has the folder's name, `~` is the home folder (D14)."""
     monkeypatch.chdir(pair / "dflash")
     monkeypatch.setenv("HOME", str(pair))
     for where in (".", "~/dflash", "../dflash/"):

@@ -1,6 +1,4 @@
-"""Folders and hub ids: what is refused at once, what never asks the network, and how a hub's failure is
-worded.
-"""
+"""Folders and hub ids: what is refused at once, what never asks the network, how a hub's failure is worded."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_missing_paths(where: str, words: str) -> None:
-    """D15: refused at once, and nothing that looks like a path asks the network."""
+    """Refused at once, and nothing that looks like a path asks the network (D15)."""
     begin = time.monotonic()
     message = refusal(None, None, where, None)
     assert words in message and where in message
@@ -53,7 +51,7 @@ def test_missing_paths(where: str, words: str) -> None:
 
 @pytest.mark.usefixtures("no_network")
 def test_files_and_locked_folders(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D15: a file in place of a folder, and a folder that may not be read."""
+    """A file in place of a folder, and a folder that may not be read (D15)."""
     (pair / "file.txt").write_text("x")
     assert "is a file, not a folder" in refusal(str(pair / "file.txt"), None, None, None)
     may = os.access
@@ -64,7 +62,7 @@ def test_files_and_locked_folders(pair: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("no_network")
 def test_local_verifier_in_place_of_a_hub_id(pair: Path) -> None:
-    """D16: the draft's config names a hub id, VERIFIER a local copy: nothing is asked of the hub."""
+    """The draft's config names a hub id, VERIFIER a local copy: nothing is asked of the hub (D16)."""
     draft = write_draft(pair / "hub", verifier="google/t5gemma-2-1b-1b")
     found = resolve(None, str(draft), str(pair / "verifier"), None)
     assert found.draft is not None and found.draft.verifier_name == "google/t5gemma-2-1b-1b"
@@ -89,7 +87,7 @@ class _Reply:
     ],
 )
 def test_hub_failures_are_one_line(error: Exception, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D16: offline, unreachable or something else: the id and a cause, on one line."""
+    """Offline, unreachable or something else: the id and a cause, on one line (D16)."""
 
     def fail(*args: object, **kwargs: object) -> str:
         raise error
@@ -101,7 +99,7 @@ def test_hub_failures_are_one_line(error: Exception, words: str, monkeypatch: py
 
 
 def test_gated_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D16: a denied download is named as a matter of licence or token, and the token is not shown."""
+    """A denied download is named as a matter of licence or token, and the token is not shown (D16)."""
 
     def fail(*args: object, **kwargs: object) -> str:
         error = RuntimeError("Bearer hf_secret")
@@ -115,7 +113,7 @@ def test_gated_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_offline_with_the_real_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D16: HF_HUB_OFFLINE with an empty cache says so and the id, at once."""
+    """HF_HUB_OFFLINE with an empty cache says so and the id, at once (D16)."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     begin = time.monotonic()

@@ -57,7 +57,7 @@ def test_draft_or_verifier() -> None:
     [None, [], [{}], "absent", *([{"speculative_tokens": bad}] for bad in (None, 0, -1, "7", 7.5, True))],
 )
 def test_speculative_tokens(methods: Any) -> None:
-    """D02: missing or unusable number of draft tokens; "7" is refused too."""
+    """Missing or unusable number of draft tokens; "7" is refused too (D02)."""
     config = draft_config()
     if methods == "absent":
         del config["speculators_config"]["proposal_methods"]
@@ -68,7 +68,7 @@ def test_speculative_tokens(methods: Any) -> None:
 
 @pytest.mark.parametrize("family", ["medusa", "DFlash", "eagle3", "", None, 5])
 def test_unknown_families(family: Any) -> None:
-    """D04: only dflash, dspark and dflare, in exactly this spelling."""
+    """Only dflash, dspark and dflare, in exactly this spelling (D04)."""
     config = draft_config("dflare")
     config["speculators_model_type"] = family
     message = refusal(config)
@@ -77,7 +77,7 @@ def test_unknown_families(family: Any) -> None:
 
 
 def test_dflare_is_accepted() -> None:
-    """D04: a family that vLLM itself does not know."""
+    """A family that vLLM itself does not know (D04)."""
     assert facts(draft_config("dflare")).architecture == "DFlareDraftModel"
 
 
@@ -85,7 +85,7 @@ def test_dflare_is_accepted() -> None:
     "architectures", [["DFlashDraftModel"], [], ["DSparkDraftModel", "DFlashDraftModel"], None]
 )
 def test_contradicting_architectures(architectures: Any) -> None:
-    """D05: class and family contradict each other, or there is not exactly one class."""
+    """Class and family contradict each other, or there is not exactly one class (D05)."""
     config = draft_config("dspark")
     config["architectures"] = architectures
     message = refusal(config)

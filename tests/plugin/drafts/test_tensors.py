@@ -1,6 +1,4 @@
-"""A draft's weights against its config, by header: cut files, pointers, absent or odd tensors, bad vocabulary
-maps.
-"""
+"""A draft's weights against its config, by header: cut files, pointers, absent or odd tensors, bad vocabulary maps."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ def test_markov_heads(tmp_path: Path, kind: str, extra: dict[str, tuple[int, ...
 
 
 def test_full_vocabulary_without_own_head(tmp_path: Path) -> None:
-    """B41: a full-vocabulary draft shares the verifier's head; a reduced one must bring its own."""
+    """A full-vocabulary draft shares the verifier's head; a reduced one must bring its own (B41)."""
 
     def change(config: dict[str, Any]) -> None:
         config["draft_vocab_size"] = 40
@@ -85,12 +83,12 @@ def test_full_vocabulary_without_own_head(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_tensors(tmp_path: Path, weights: Callable[[Arrays], object], words: str) -> None:
-    """D05: weights absent from, or unexpected by, the class that the config names."""
+    """Weights absent from, or unexpected by, the class that the config names (D05)."""
     assert words in refusal(write_draft(tmp_path / "d", weights=weights))
 
 
 def test_dspark_weights_under_a_dflash_config(tmp_path: Path) -> None:
-    """D05: the Markov tensors contradict the family."""
+    """The Markov tensors contradict the family (D05)."""
     folder = write_draft(tmp_path / "d")
     save_file(draft_arrays("dspark"), folder / "model.safetensors")
     assert "markov_head" in refusal(folder)
@@ -117,7 +115,7 @@ def set_d2t(index: int, value: int) -> Callable[[Arrays], object]:
     ],
 )
 def test_vocabulary_maps(tmp_path: Path, weights: Callable[[Arrays], object], words: str) -> None:
-    """D09: an impossible target id, or a count that is not the draft vocabulary's."""
+    """An impossible target id, or a count that is not the draft vocabulary's (D09)."""
     assert words in refusal(write_draft(tmp_path / "d", weights=weights))
 
 
@@ -154,7 +152,7 @@ def test_whole_vocabulary_maps_to_itself(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_files(tmp_path: Path, damage: Callable[[bytes], bytes], words: str) -> None:
-    """D11: a cut, empty or foreign file, or a pointer to one, in plain words with its path."""
+    """A cut, empty or foreign file, or a pointer to one, in plain words with its path (D11)."""
     for folder, read in (
         (write_draft(tmp_path / "d"), read_draft),
         (write_verifier(tmp_path / "v"), read_verifier),
@@ -167,7 +165,7 @@ def test_damaged_files(tmp_path: Path, damage: Callable[[bytes], bytes], words: 
 
 
 def test_shards(tmp_path: Path) -> None:
-    """D11: an index reads all its shards; a missing one is named."""
+    """An index reads all its shards; a missing one is named (D11)."""
     folder = write_draft(tmp_path / "d")
     arrays = draft_arrays()
     (folder / "model.safetensors").unlink()

@@ -45,7 +45,7 @@ def test_taps_are_the_outputs_of_the_named_layers():
     ],
 )
 def test_full_layers_are_bidirectional_and_sliding_ones_causal_unless_told(layer_types, non_causal, causal):
-    """O11, as vLLM's own resolver reads it."""
+    """Causality as vLLM's own resolver reads it (O11)."""
     from types import SimpleNamespace
 
     from vllm.model_executor.models.qwen3_dflash import _dflash_layer_causal
@@ -55,7 +55,7 @@ def test_full_layers_are_bidirectional_and_sliding_ones_causal_unless_told(layer
 
 
 def test_control_the_stock_updater_is_causal_and_taps_one_layer_early():
-    """O11, negative control: once this fails, ask whether our updater is still needed."""
+    """Negative control: once this fails, ask whether our updater is still needed (O11)."""
     from vllm.transformers_utils.configs.speculators.algos import update_dflash
 
     layers = {"layer_types": ["full_attention"]}
