@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from plugin.training.verifier.step import verifier_states
+from plugin.training.verifier.forward import verifier_states
 
 
 @dataclass(frozen=True, slots=True)

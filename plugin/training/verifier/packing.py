@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from plugin.training.data.samples import Batch, Sample, collate, epoch_order
-from plugin.training.transfer import to_device
+from plugin.training.device import to_device
 from plugin.training.verifier.extraction import Extractor
 
 OPEN_ROWS = 32
