@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ def add_train(commands: Any) -> None:
     targets = parser.add_subparsers(required=True, metavar="target", dest="target")
     for family in FAMILIES:
         text = f"train a {family} draft for a verifier"
-        _add_family(targets.add_parser(family, help=text, description=_FAMILY_HELP, allow_abbrev=False))
+        _add_family(targets.add_parser(family, help=text, description=_HELP, allow_abbrev=False), family)
     text = "train the demo's verifier, a T5Gemma 2 of two million parameters"
     _add_verifier_demo(targets.add_parser("verifier-demo", help=text, allow_abbrev=False))
     text = "rebuild the whole demo: the verifier and a draft of each family"
     _add_demo(targets.add_parser("demo", help=text, description=text, allow_abbrev=False))
 
 
-_FAMILY_HELP = (
+_HELP = (
     "Training goes on from the newest checkpoint in --out, if there is one; SIGTERM and Ctrl-C save one first. Exit"
     " codes: 0 trained, 1 failed, 2 wrong usage, 130 stopped by a signal."
 )
@@ -41,11 +42,11 @@ def _layers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is no comma list of layer numbers") from None
 
 
-def _add_family(parser: argparse.ArgumentParser) -> None:
+def _add_family(parser: argparse.ArgumentParser, family: str) -> None:
     add = parser.add_argument
     add("--verifier", required=True, metavar="CHECKPOINT", help="the frozen verifier: a folder or a hub id")
     add(
-        "--data", action="append", required=True, metavar="PLACE",
+        "--data", action="append", required=True, metavar="SOURCE",
         help="a JSONL file with prompt/response or messages, demo:N, hf:DATASET or a mixture; may be repeated",
     )  # fmt: skip
     add(
@@ -63,114 +64,100 @@ def _add_family(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-new-tokens", type=_positive, metavar="N", help="of such an answer (default: --response-length)"
     )
-    _add_shape(parser)
+    _add_shape(parser, family)
     _add_recipe(parser)
-    group = parser.add_argument_group("run")
-    group.add_argument(
-        "--save-every",
-        type=_positive,
-        metavar="N",
-        help="steps between checkpoints in mid-epoch (default: none but at a signal)",
-    )
-    group.add_argument(
-        "--keep", type=_positive, metavar="N", help="epochs to keep beside the best (default all)"
-    )
-    group.add_argument(
-        "--log-every", type=_positive, metavar="N",
-        help="steps between looks at the loss (default 1, on CUDA 10)",
-    )  # fmt: skip
-    group.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard events")
-    _add_device(group)
+    add = parser.add_argument_group("run").add_argument
+    text = "steps between checkpoints in mid-epoch (default: none but at a signal)"
+    add("--save-every", type=_positive, metavar="N", help=text)
+    add("--keep", type=_positive, metavar="N", help="epochs to keep beside the best (default all)")
+    text = "steps between looks at the loss (default 1, on CUDA 10)"
+    add("--log-every", type=_positive, metavar="N", help=text)
+    add("--no-tensorboard", action="store_true", help="write no TensorBoard events")
+    _add_device(add)
     parser.set_defaults(run=_run_family)
 
 
-def _add_shape(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group(
-        "draft", "defaults: the published shape, scaled to the verifier's depth"
-    ).add_argument
+def _add_shape(parser: argparse.ArgumentParser, family: str) -> None:
+    title = "defaults: the published shape, scaled to the verifier's depth"
+    add = parser.add_argument_group("draft", title).add_argument
     add("--layers", type=_positive, metavar="N", help="layers of the draft (5, dflare 6, of a 1B verifier)")
     add("--aux-layers", type=_layers, metavar="LIST", help="decoder layers it reads, 0-based: 2,7,13,18,21")
     add("--draft-vocab", type=_positive, metavar="N", help="most frequent tokens it can say (32000)")
     add("--block-size", type=_positive, metavar="N", help="1 + K (8)")
-    add(
-        "--mask-token-id",
-        type=int,
-        metavar="ID",
-        help="token of a slot to fill (default: the tokenizer's mask)",
-    )
+    text = "token of a slot to fill (default: the tokenizer's mask)"
+    add("--mask-token-id", type=int, metavar="ID", help=text)
+    parser.set_defaults(markov_rank=None)
+    if "markov_rank" in FAMILIES[family].own_keys:
+        add("--markov-rank", type=_positive, metavar="N", help="width of the Markov head's embedding (256)")
+
+
+_RECIPE: tuple[tuple[str, str, int | float, str], ...] = (
+    ("--epochs", "epochs", 6, "over the training samples"),
+    ("--rate", "peak_rate", 6e-4, "peak learning rate"),
+    ("--warmup", "warmup", 0.01, "fraction of all steps"),
+    ("--weight-decay", "weight_decay", 0.01, "of AdamW"),
+    ("--clip", "clip", 1.0, "largest gradient norm"),
+    ("--noise", "noise", 0.05, "on the aux states"),
+    ("--anchors", "max_anchors", 256, "blocks a packed row"),
+    ("--gamma", "gamma", 4.0, "slots of the weights' decay"),
+    ("--rows", "rows", 1, "packed rows a micro-batch"),
+    ("--accumulate", "accumulate", 1, "micro-batches a step"),
+    ("--total-length", "total_length", 2048, "tokens a packed row"),
+    ("--prompt-length", "prompt_length", 2048, "encoder cut, tokens"),
+    ("--response-length", "response_length", 1024, "decoder cut"),
+    ("--extractor-batch", "extractor_batch", 4, "samples that the verifier reads at a time"),
+    ("--train-fraction", "train_fraction", 0.9, "of the samples; the others validate"),
+    ("--seed", "seed", 42, "of data, weights and draws"),
+)
+"""Flag, field of `DraftSettings` (of its loss: gamma), its default, and what it is."""
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("recipe", "defaults: the published one").add_argument
-    add("--epochs", type=int, default=6, metavar="N", help="default %(default)s")
-    add("--rate", type=float, default=6e-4, metavar="X", help="peak learning rate (default %(default)s)")
-    add("--warmup", type=float, default=0.01, metavar="X", help="fraction of all steps (default %(default)s)")
-    add("--weight-decay", type=float, default=0.01, metavar="X", help="of AdamW (default %(default)s)")
-    add("--clip", type=float, default=1.0, metavar="X", help="largest gradient norm (default %(default)s)")
-    add("--noise", type=float, default=0.05, metavar="X", help="on the aux states (default %(default)s)")
-    add("--anchors", type=int, default=256, metavar="N", help="blocks a packed row (default %(default)s)")
-    add(
-        "--gamma",
-        type=float,
-        default=4.0,
-        metavar="X",
-        help="slots of the weights' decay (default %(default)s)",
-    )
-    add("--rows", type=int, default=1, metavar="N", help="packed rows a micro-batch (default %(default)s)")
-    add("--accumulate", type=int, default=1, metavar="N", help="micro-batches a step (default %(default)s)")
-    add(
-        "--total-length",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="tokens a packed row (default %(default)s)",
-    )
-    add(
-        "--prompt-length",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="encoder cut, tokens (default %(default)s)",
-    )
-    add("--response-length", type=int, default=1024, metavar="N", help="decoder cut (default %(default)s)")
-    add(
-        "--extractor-batch", type=int, default=4, metavar="N",
-        help="samples that the verifier reads at a time (default %(default)s)",
-    )  # fmt: skip
+    for flag, field, default, text in _RECIPE:
+        kind = type(default)
+        metavar = "N" if kind is int else "X"
+        add(
+            flag,
+            dest=field,
+            type=kind,
+            default=default,
+            metavar=metavar,
+            help=f"{text} (default %(default)s)",
+        )
     add("--whole-blocks", action="store_true", help="no anchors in a response's last block, as published")
-    add(
-        "--train-fraction", type=float, default=0.9, metavar="X",
-        help="of the samples; the others validate (default %(default)s)",
-    )  # fmt: skip
-    add("--seed", type=int, default=42, metavar="N", help="of data, weights and draws (default %(default)s)")
     add(
         "--precision", choices=("bfloat16", "float32"),
         help="of the draft's arithmetic; master weights are float32 (default: bfloat16 on CUDA, else float32)",
     )  # fmt: skip
 
 
-def _add_device(parser: Any) -> None:
-    parser.add_argument("--device", metavar="NAME", help="default cuda where there is one, else cpu")
+def family_arguments(family: str, words: Sequence[str]) -> argparse.Namespace:
+    """The flags of `t5gemma2 train <family>` as that command reads them from `words`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.set_defaults(target=family)
+    _add_family(parser, family)
+    return parser.parse_args(words)
+
+
+def _add_device(add: Any) -> None:
+    add("--device", metavar="NAME", help="default cuda where there is one, else cpu")
 
 
 def _add_verifier_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
-    _add_verifier_size(parser)
     _add_demo_shared(parser)
     parser.set_defaults(run=_run_verifier_demo)
 
 
-def _add_verifier_size(parser: Any) -> None:
-    parser.add_argument("--steps", type=_positive, default=8000, help="of the verifier (default %(default)s)")
-
-
-def _add_demo_shared(parser: Any) -> None:
+def _add_demo_shared(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add("--steps", type=_positive, default=8000, help="of the verifier (default %(default)s)")
     add("--samples", type=_positive, metavar="N", help="training problems (verifier 400000, draft 60000)")
     add("--evaluate", type=_positive, default=500, metavar="N", help="fresh ones to measure on (500)")
     add("--batch", type=_positive, default=512, metavar="N", help="samples or packed rows a step (512)")
     add("--seed", type=int, default=0, help="default %(default)s")
-    _add_device(parser)
+    _add_device(add)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -180,12 +167,8 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", choices=("verifier", *FAMILIES), metavar="PART",
         help="build this one alone: verifier or a family; may be repeated",
     )  # fmt: skip
-    add(
-        "--verifier",
-        type=Path,
-        metavar="FOLDER",
-        help="of the drafts, instead of building one (OUT/verifier)",
-    )
+    text = "of the drafts, instead of building one (OUT/verifier)"
+    add("--verifier", type=Path, metavar="FOLDER", help=text)
     add("--from", dest="start", type=Path, metavar="FOLDER", help="draft to go on from, with --only FAMILY")
     add(
         "--answers", choices=("verifier", "reference"), default="verifier",
@@ -194,7 +177,6 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     add("--epochs", type=_positive, default=16, help="of a draft (default %(default)s)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of a draft (default %(default)s)")
     add("--anchors", type=_positive, default=8, help="blocks a packed row of a draft (default %(default)s)")
-    _add_verifier_size(parser)
     _add_demo_shared(parser)
     parser.set_defaults(run=_run_demo)
 

@@ -1,12 +1,10 @@
-"""Writing a draft as a Speculators checkpoint folder, with the papers that say how it came to be."""
+"""A draft's own files in the Speculators format: model.safetensors, config.json and the config.py beside it."""
 
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.model import DraftModel
-from plugin.training.run.trainer import TrainingState
+from plugin.training.draft.model import TrainableDraft
 
 SPECULATORS_VERSION: Final = "0.3.0"
 
@@ -33,32 +30,28 @@ class {name}(PreTrainedConfig):
 '''
 
 
-def draft_tensors(model: DraftModel, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def draft_tensors(draft: TrainableDraft, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The checkpoint's tensors by name; floating point ones in `dtype`, `t2d` bool and `d2t` int64."""
     tensors = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in draft.state_dict().items():
         tensor = tensor.detach().cpu()
         tensors[name] = (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
     return tensors
 
 
-def write_draft(
+def save_draft(
     folder: Path,
-    model: DraftModel,
+    draft: TrainableDraft,
     verifier: str,
     verifier_softcap: float | None,
-    metrics: Mapping[str, float],
-    state: TrainingState,
-    command: str,
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Writes model.safetensors, config.json, config.py, training_state.json, train_command.txt and, where there was a
-    validation set, val_metrics.json into `folder`, which is made if need be.
+    """Writes model.safetensors, config.json and config.py into `folder`, which is made if need be.
 
     `verifier` is the hub id or the path relative to `folder` that config.json names. Raises `ValueError` naming the
-    tensor when one holds a value that is not finite.
+    tensor when one holds a value that is not finite; nothing is written then.
     """
-    tensors = draft_tensors(model, dtype)
+    tensors = draft_tensors(draft, dtype)
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ValueError(
@@ -68,51 +61,22 @@ def write_draft(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     # safetensors writes for the user alone; the folder is to be served by others, too.
     (folder / "model.safetensors").chmod(0o644)
-    config: DraftConfig = model.config
-    written = config.to_json(
-        verifier, verifier_softcap, str(dtype).removeprefix("torch."), SPECULATORS_VERSION
-    )
-    write_json(folder / "config.json", {**written, "transformers_version": metadata.version("transformers")})
-    class_text = _CONFIG_PY.format(name=FAMILIES[config.family].config_class, family=config.family)
-    (folder / "config.py").write_text(class_text)
-    write_json(folder / "training_state.json", asdict(state))
-    (folder / "train_command.txt").write_text(command)
-    if metrics:
-        write_json(folder / "val_metrics.json", dict(metrics))
+    stored_dtype = str(dtype).removeprefix("torch.")
+    config = draft.config.to_json(verifier, verifier_softcap, stored_dtype, SPECULATORS_VERSION)
+    write_json(folder / "config.json", {**config, "transformers_version": version("transformers")})
+    family = FAMILIES[draft.config.family]
+    (folder / "config.py").write_text(_CONFIG_PY.format(name=family.config_class, family=family.name))
 
 
-def read_draft(folder: Path) -> DraftModel:
+def load_draft(folder: Path) -> TrainableDraft:
     """The draft in `folder`, in float32 on the CPU, in evaluation mode."""
     config = DraftConfig.from_json(json.loads((folder / "config.json").read_text()))
     tensors = load_file(folder / "model.safetensors")
-    model = DraftModel(config, tensors["embed_tokens.weight"].float(), tensors["t2d"], tensors["d2t"])
-    model.load_state_dict(tensors)
-    return model.eval()
-
-
-def read_state(folder: Path) -> TrainingState:
-    """The training state of the checkpoint in `folder`."""
-    return TrainingState(**json.loads((folder / "training_state.json").read_text()))
+    draft = TrainableDraft(config, tensors["embed_tokens.weight"].float(), tensors["t2d"], tensors["d2t"])
+    draft.load_state_dict(tensors)
+    return draft.eval()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """`value` as indented JSON; a NaN is refused rather than written."""
     path.write_text(json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
-
-
-def train_command(command: str, facts: Mapping[str, Any], device: torch.device) -> str:
-    """The text of train_command.txt: the resolved command, then facts, versions and hardware, one a line."""
-    hardware = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
-    versions = {name: metadata.version(name) for name in ("transformers", "tokenizers", "safetensors")}
-    lines = {
-        **facts,
-        "hardware": hardware,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        **versions,
-    }
-    return "\n".join([command, "", *(f"{name}: {value}" for name, value in lines.items())]) + "\n"

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from plugin.drafts.families import FAMILIES, Family, MarkovHeadType
+from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE, Family, MarkovHeadType
+
+_DECODER_FIELDS: Final = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "max_position_embeddings", "rms_norm_eps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +75,8 @@ class DraftConfig:
     @classmethod
     def for_decoder(cls, family: Family, decoder: Any, **fields: Any) -> DraftConfig:
         """A draft with the widths, heads and full-attention rope of a T5Gemma 2 `decoder` config."""
-        rope = dict(decoder.rope_parameters["full_attention"])
-        inherited = {
-            "vocab_size": decoder.vocab_size,
-            "hidden_size": decoder.hidden_size,
-            "intermediate_size": decoder.intermediate_size,
-            "num_attention_heads": decoder.num_attention_heads,
-            "num_key_value_heads": decoder.num_key_value_heads,
-            "head_dim": decoder.head_dim,
-            "rms_norm_eps": decoder.rms_norm_eps,
-            "max_position_embeddings": decoder.max_position_embeddings,
-            "rope_parameters": rope,
-        }
+        inherited = {name: getattr(decoder, name) for name in _DECODER_FIELDS}
+        inherited["rope_parameters"] = dict(decoder.rope_parameters["full_attention"])
         return cls(family=family, **{**inherited, **fields})
 
     @classmethod
@@ -92,25 +87,16 @@ class DraftConfig:
         """
         if config.get("sample_from_anchor"):
             raise ValueError("sample_from_anchor is true: only blocks of 1 + K slots are trained")
-        layer = config["transformer_layer_config"]
-        same = (
-            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-            "num_key_value_heads", "head_dim", "rope_parameters", "max_position_embeddings", "rms_norm_eps",
-        )  # fmt: skip
-        optional = (
-            "markov_rank",
-            "markov_head_type",
-            "enable_confidence_head",
-            "confidence_head_with_markov",
-        )
+        layers = config["transformer_layer_config"]
+        own_keys = (name for family in FAMILIES.values() for name in family.own_keys)
         return cls(
             family=config["speculators_model_type"],
             draft_vocab_size=config["draft_vocab_size"],
             aux_hidden_state_layer_ids=tuple(config["aux_hidden_state_layer_ids"]),
             mask_token_id=config["mask_token_id"],
             block_size=config["block_size"],
-            **{name: layer[name] for name in same},
-            **{name: config[name] for name in optional if name in config},
+            **{name: layers[name] for name in (*_DECODER_FIELDS, "num_hidden_layers", "rope_parameters")},
+            **{name: config[name] for name in own_keys if name in config},
         )
 
     def to_json(
@@ -139,7 +125,7 @@ class DraftConfig:
                     }
                 ],
                 "verifier": {
-                    "architectures": ["T5Gemma2ForConditionalGeneration"],
+                    "architectures": [VERIFIER_ARCHITECTURE],
                     "name_or_path": verifier,
                 },
             },
@@ -148,7 +134,7 @@ class DraftConfig:
             "target_hidden_size": None,
             "tie_word_embeddings": False,
             "transformer_layer_config": {
-                "architectures": ["T5Gemma2ForConditionalGeneration"],
+                "architectures": [VERIFIER_ARCHITECTURE],
                 "model_type": "llama",
                 "attention_bias": False,
                 "attention_dropout": 0.0,
@@ -180,11 +166,4 @@ class DraftConfig:
                 "vocab_size": self.vocab_size,
             },
         }
-        if self.family == "dspark":
-            config |= {
-                "markov_rank": self.markov_rank,
-                "markov_head_type": self.markov_head_type,
-                "enable_confidence_head": self.enable_confidence_head,
-                "confidence_head_with_markov": self.confidence_head_with_markov,
-            }
-        return config
+        return config | {name: getattr(self, name) for name in FAMILIES[self.family].own_keys}

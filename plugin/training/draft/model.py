@@ -13,7 +13,7 @@ from torch.nn import functional
 from plugin.training.draft.anchors import Blocks, context_mask
 from plugin.training.draft.block_attention import block_attention
 from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.heads import ConfidenceHead, MarkovHead
+from plugin.training.draft.heads import BlockMarkovHead, ConfidenceHead
 
 
 def rope_tables(positions: torch.Tensor, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +134,7 @@ class DraftLayer(nn.Module):
         return states + self.mlp(self.post_attention_layernorm(states))
 
 
-class DraftModel(nn.Module):
+class TrainableDraft(nn.Module):
     """A DFlash, DSpark or DFlare draft.
 
     `table` [vocab_size, hidden] is the verifier's raw embedding; it fills `embed_tokens` and, by `t2d`, `lm_head`, and
@@ -171,7 +171,7 @@ class DraftModel(nn.Module):
             )
         else:
             self.fc = nn.Linear(config.num_aux_layers * config.hidden_size, config.hidden_size, bias=False)
-        self.markov_head = MarkovHead(config) if config.family == "dspark" else None
+        self.markov_head = BlockMarkovHead(config) if config.family == "dspark" else None
         confidence = config.family == "dspark" and config.enable_confidence_head
         self.confidence_head = ConfidenceHead(config) if confidence else None
         for module in self.modules():
@@ -214,7 +214,7 @@ class DraftModel(nn.Module):
             return logits, None
         previous = torch.cat([blocks.targets[..., :1], blocks.targets[..., :-1]], dim=-1)
         embedded = self.markov_head.embed(previous)
-        logits = logits + self.markov_head(states, embedded)
+        logits = logits + self.markov_head.block_bias(states, embedded)
         confidence = None if self.confidence_head is None else self.confidence_head(states, embedded)
         return logits, confidence
 

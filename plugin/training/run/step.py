@@ -9,7 +9,7 @@ import torch
 
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.losses import draft_loss
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.settings import DraftSettings
 from plugin.training.seeds import seeded
 from plugin.training.verifier.extraction import Extractor
@@ -32,7 +32,7 @@ class BlockStep:
     """Forward pass of `draft` on rows whose verifier states come from `extractor`."""
 
     def __init__(
-        self, draft: DraftModel, extractor: Extractor, settings: DraftSettings, pad_id: int, start_id: int
+        self, draft: TrainableDraft, extractor: Extractor, settings: DraftSettings, pad_id: int, start_id: int
     ) -> None:
         if extractor.layer_ids != draft.config.aux_hidden_state_layer_ids:
             raise ValueError(

@@ -16,7 +16,7 @@ import torch
 
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import Blocks, make_blocks, sample_anchors
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.schedule import learning_rate
 from plugin.training.run.settings import DraftSettings
 from plugin.training.run.step import BlockStep
@@ -68,7 +68,7 @@ class DraftTrainer:
 
     def __init__(
         self,
-        draft: DraftModel,
+        draft: TrainableDraft,
         extractor: Extractor,
         settings: DraftSettings,
         samples: Sequence[Sample],

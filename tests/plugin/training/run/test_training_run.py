@@ -17,10 +17,10 @@ import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.training.data.samples import Sample
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run import checkpoint as run_checkpoint
 from plugin.training.run import training_run
-from plugin.training.run.checkpoint import Papers, restore, restored_draft
+from plugin.training.run.checkpoint import RunMetadata, restore, restored_draft
 from plugin.training.run.events import Events
 from plugin.training.run.folder import RunError, RunFolder
 from plugin.training.run.settings import DraftSettings
@@ -34,6 +34,7 @@ SETTINGS = DraftSettings(
     epochs=2, rows=2, total_length=32, response_length=24, max_anchors=6, peak_rate=3e-3, warmup=0.3,
     precision="float32",
 )  # fmt: skip
+METADATA = RunMetadata("owner/verifier", None, "the command\n", "exec it", {"pairs": 18}, {"seed": 42})
 PUBLISHED = {
     "model.safetensors", "config.json", "config.py", "optimizer_state_dict.pt", "scheduler_state_dict.pt",
     "training_state.json", "train_command.txt", "val_metrics.json", "training", "tensorboard", "README.md",
@@ -66,7 +67,7 @@ class Recorder:
 
 @pytest.fixture
 def run(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, tmp_path: Path
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration, tmp_path: Path
 ) -> Callable[..., Recorder]:
     """`run(name, at=..., settings=..., validation=..., **options)`: trains what is left in a run folder."""
 
@@ -86,9 +87,8 @@ def run(
         if newest is not None:
             restore(newest, trainer)
         recorder = Recorder(at)
-        papers = Papers("owner/verifier", None, "the command\n", "exec it", {"pairs": 18}, {"seed": 42})
         TrainingRun(
-            trainer, folder, papers, validation, RunOptions(**options), Events(None), recorder  # type: ignore[arg-type]
+            trainer, folder, METADATA, validation, RunOptions(**options), Events(None), recorder  # type: ignore[arg-type]
         )()  # fmt: skip
         return recorder
 

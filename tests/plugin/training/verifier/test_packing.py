@@ -13,7 +13,7 @@ from transformers import T5Gemma2ForConditionalGeneration
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import make_blocks
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.settings import DraftSettings
 from plugin.training.run.step import BlockStep
 from plugin.training.verifier.extraction import Extractor
@@ -101,7 +101,7 @@ def test_packed_states_are_those_of_each_sample_alone(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_and_unpacked_losses_agree_at_the_same_anchors_f11(
-    verifier: T5Gemma2ForConditionalGeneration, make_draft: Callable[..., DraftModel], family: str
+    verifier: T5Gemma2ForConditionalGeneration, make_draft: Callable[..., TrainableDraft], family: str
 ) -> None:
     """F11: two samples packed together do not see each other."""
     draft = make_draft(family).eval()
