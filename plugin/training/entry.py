@@ -21,6 +21,7 @@ from plugin.training.data.conversations import plain_text, template_text
 from plugin.training.data.mixture import Mixture, read_data
 from plugin.training.data.samples import Sample, encode, split_samples
 from plugin.training.device import training_device
+from plugin.training.draft.checkpoint import load_draft
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.losses import LossSettings
 from plugin.training.draft.model import TrainableDraft
@@ -30,7 +31,6 @@ from plugin.training.run.checkpoint import (
     RunMetadata,
     compare_facts,
     restore,
-    restored_draft,
     train_command,
 )
 from plugin.training.run.events import Events, MissingTensorBoard, adopt_events, summary_writer
@@ -200,7 +200,7 @@ def begun_draft(
             block_size=arguments.block_size or PUBLISHED_BLOCK_SIZE, **own_keys,
         )  # fmt: skip
     _check_family(source, arguments.target)
-    draft = restored_draft(source, verifier.table)
+    draft = load_draft(source.path, verifier.table)
     config = draft.config
     asked = {
         "--layers": (arguments.layers, config.num_hidden_layers),
@@ -279,4 +279,4 @@ def build_trainer(
             f"no training sample has a response of {least} tokens, so there is nothing to predict"
         )
     extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
-    return DraftTrainer(draft, extractor, settings, train, verifier.pad_id, verifier.start_id)
+    return DraftTrainer(draft, extractor, settings, train)

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.model import TrainableDraft
+
+
+class DraftError(ValueError):
+    """A draft's folder cannot be used; one line naming the file and what is wrong."""
+
 
 SPECULATORS_VERSION: Final = "0.3.0"
 
@@ -68,13 +74,38 @@ def save_draft(
     (folder / "config.py").write_text(_CONFIG_PY.format(name=family.config_class, family=family.name))
 
 
-def load_draft(folder: Path) -> TrainableDraft:
-    """The draft in `folder`, in float32 on the CPU, in evaluation mode."""
-    config = DraftConfig.from_json(json.loads((folder / "config.json").read_text()))
-    tensors = load_file(folder / "model.safetensors")
-    draft = TrainableDraft(config, tensors["embed_tokens.weight"].float(), tensors["t2d"], tensors["d2t"])
-    draft.load_state_dict(tensors)
-    return draft.eval()
+def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraft:
+    """The draft in `folder`, in float32 and in evaluation mode.
+
+    `table` [vocabulary, hidden] is its verifier's embedding: the draft is then on its device and has its values, which
+    the file holds rounded. Without it the draft is on the CPU, with the file's own. Raises `DraftError` when config and
+    tensors do not fit each other or the verifier.
+    """
+    config_file, weights = folder / "config.json", folder / "model.safetensors"
+    try:
+        config = DraftConfig.from_json(json.loads(config_file.read_text()))
+    except FileNotFoundError:
+        raise DraftError(f"{config_file}: no such file") from None
+    except KeyError as error:
+        raise DraftError(f"{config_file}: has no {error}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise DraftError(f"{config_file}: {error}") from None
+    try:
+        tensors = load_file(weights)
+        stored = tensors["embed_tokens.weight"]
+        if table is None:
+            table = stored
+        elif stored.shape != table.shape or not torch.equal(stored, table.cpu().to(stored.dtype)):
+            raise ValueError("embed_tokens.weight is not the verifier's; the draft is for another one")
+        draft = TrainableDraft(config, table.float(), tensors["t2d"], tensors["d2t"])
+        # Both tables are the verifier's own by now.
+        tensors |= {name: draft.state_dict()[name] for name in ("embed_tokens.weight", "lm_head.weight")}
+        draft.load_state_dict(tensors)
+    except KeyError as error:
+        raise DraftError(f"{weights}: has no {error}") from None
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise DraftError(f"{weights}: {' '.join(str(error).split())}") from None
+    return draft.to(table.device).eval()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

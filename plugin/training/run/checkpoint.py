@@ -13,12 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from plugin.training.draft.checkpoint import save_draft, write_json
-from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.folder import OPTIMIZER_STATE, TRAINING_STATE, VAL_METRICS, Checkpoint, RunError
 from plugin.training.run.model_card import model_card
 from plugin.training.run.trainer import DraftTrainer, TrainingState
@@ -124,38 +120,6 @@ def _optimizer_state(trainer: DraftTrainer) -> dict[str, Any]:
     for index, parameter in enumerate(trainer.trained.values()):
         found["state"][index] = {**found["state"].get(index, {}), _MASTER: parameter.detach()}
     return found
-
-
-def restored_draft(checkpoint: Checkpoint, table: torch.Tensor) -> TrainableDraft:
-    """The draft of `checkpoint`, float32, on the device of `table` [vocabulary, hidden], its verifier's embedding.
-
-    Raises `RunError` naming the file when config and tensors do not fit each other or the verifier.
-    """
-    config_file, weights = checkpoint.path / "config.json", checkpoint.path / "model.safetensors"
-    stored_config = checkpoint.json("config.json")
-    if stored_config is None:
-        raise RunError(f"{config_file}: no such file")
-    try:
-        config = DraftConfig.from_json(stored_config)
-    except KeyError as error:
-        raise RunError(f"{config_file}: has no {error}") from None
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{config_file}: {error}") from None
-    try:
-        tensors = load_file(weights)
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{weights}: {error}") from None
-    stored = tensors.get("embed_tokens.weight")
-    if stored is None or stored.shape != table.shape or not torch.equal(stored, table.cpu().to(stored.dtype)):
-        raise RunError(f"{weights}: embed_tokens.weight is not the verifier's; the draft is for another one")
-    try:
-        draft = TrainableDraft(config, table.float(), tensors["t2d"], tensors["d2t"])
-        # Both tables stay the verifier's own: the file has them rounded to its precision.
-        tensors |= {name: draft.state_dict()[name] for name in ("embed_tokens.weight", "lm_head.weight")}
-        draft.load_state_dict(tensors)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise RunError(f"{weights}: {' '.join(str(error).split())}") from None
-    return draft.to(table.device)
 
 
 def restore(checkpoint: Checkpoint, trainer: DraftTrainer) -> None:

@@ -35,7 +35,7 @@ def evaluate(
     for first in range(0, len(groups), settings.rows):
         pause()
         chosen = [[samples[index] for index in group] for group in groups[first : first + settings.rows]]
-        rows = packed_rows(chosen, trainer.pad_id, trainer.start_id)
+        rows = packed_rows(chosen, trainer.extractor.pad_id, trainer.extractor.start_id)
         blocks = trainer.blocks(rows, settings.seed, "validation", first)
         result = trainer.block_step(rows, blocks, judge=True)
         if not bool(result.finite.all()):
@@ -67,10 +67,9 @@ def serving_acceptance(
     """
     was_training = draft.training
     draft.eval()
-    decoder = extractor.verifier.config.decoder
     runs: list[int] = []
     for group in batches(samples, batch_size, range(len(samples))):
-        batch = collate(group, decoder.pad_token_id, decoder.bos_token_id).to(draft.t2d.device)
+        batch = collate(group, extractor.pad_id, extractor.start_id).to(draft.t2d.device)
         matches = _leading_matches(draft, extractor, batch, draft_length)
         for row, sample in enumerate(group):
             column, last = 1, len(sample.response)

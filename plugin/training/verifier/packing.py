@@ -132,15 +132,15 @@ class PackedStates:
     finite: torch.Tensor
 
 
-def packed_states(
-    extractor: Extractor, rows: PackedRows, micro_batch: int, pad_id: int, start_id: int
-) -> PackedStates:
+def packed_states(extractor: Extractor, rows: PackedRows, micro_batch: int) -> PackedStates:
     """Runs the verifier on every sample of `rows`, `micro_batch` at a time, on the device of `rows`."""
     device = rows.tokens.device
     shape = rows.tokens.shape
     aux = states = None
     finite = torch.ones(len(rows.samples), dtype=torch.bool, device=device)
-    for numbers, batch, source, target in _micro_batches(rows, micro_batch, pad_id, start_id):
+    for numbers, batch, source, target in _micro_batches(
+        rows, micro_batch, extractor.pad_id, extractor.start_id
+    ):
         moved = batch.to(device)
         found = extractor(moved.prompts, moved.prompt_mask, moved.tokens)
         if aux is None or states is None:

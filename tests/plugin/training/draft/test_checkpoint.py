@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 from plugin.drafts.families import FAMILIES
-from plugin.training.draft.checkpoint import load_draft, save_draft, write_json
+from plugin.training.draft.checkpoint import DraftError, load_draft, save_draft, write_json
 from plugin.training.draft.model import TrainableDraft
 
 
@@ -131,6 +131,47 @@ def test_a_written_draft_can_be_read_back(
     for name, tensor in draft.state_dict().items():
         stored = tensor.bfloat16().to(tensor.dtype) if tensor.is_floating_point() else tensor
         assert torch.equal(kept[name], stored), name
+
+
+def test_a_draft_takes_the_verifiers_own_table_on(
+    make_draft: Callable[..., TrainableDraft], tmp_path: Path
+) -> None:
+    """The file has it rounded to bfloat16; with another verifier's it is refused."""
+    draft = make_draft("dflash")
+    table = draft.embed_tokens.weight
+    _write(tmp_path, draft)
+    assert not torch.equal(load_draft(tmp_path).embed_tokens.weight, table)
+    again = load_draft(tmp_path, table)
+    assert torch.equal(again.embed_tokens.weight, table) and torch.equal(
+        again.lm_head.weight, draft.lm_head.weight
+    )
+    for other in (table + 1.0, table[:, :16]):
+        with pytest.raises(DraftError, match=r"embed_tokens.weight is not the verifier's"):
+            load_draft(tmp_path, other)
+
+
+def test_a_broken_folder_is_one_line(make_draft: Callable[..., TrainableDraft], tmp_path: Path) -> None:
+    _write(tmp_path, make_draft("dflash"))
+    config_file, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    config = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps({**config, "draft_vocab_size": 41}))
+    with pytest.raises(DraftError, match=r"model.safetensors: t2d: 40 tokens where draft_vocab_size is 41"):
+        load_draft(tmp_path)
+    del config["block_size"]
+    for text, message in (
+        ("{", "config.json: Expecting"),
+        (json.dumps(config), "config.json: has no 'block_size'"),
+    ):
+        config_file.write_text(text)
+        with pytest.raises(DraftError, match=message):
+            load_draft(tmp_path)
+    _write(tmp_path, make_draft("dflash"))
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(DraftError, match=r"model.safetensors: "):
+        load_draft(tmp_path)
+    config_file.unlink()
+    with pytest.raises(DraftError, match=r"config.json: no such file"):
+        load_draft(tmp_path)
 
 
 def test_no_nan_is_written_as_json(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_states_that_are_not_finite_name_their_sample_f10(
     extractor = trainer.block_step.extractor
 
     class Poisoned:
-        layer_ids = extractor.layer_ids
+        layer_ids, pad_id, start_id = extractor.layer_ids, extractor.pad_id, extractor.start_id
         logits, greedy_tokens = extractor.logits, extractor.greedy_tokens
 
         def __call__(self, prompts: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> VerifierStates:

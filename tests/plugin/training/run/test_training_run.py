@@ -17,10 +17,11 @@ import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.training.data.samples import Sample
+from plugin.training.draft.checkpoint import load_draft
 from plugin.training.draft.model import TrainableDraft
 from plugin.training.run import checkpoint as run_checkpoint
 from plugin.training.run import training_run
-from plugin.training.run.checkpoint import RunMetadata, restore, restored_draft
+from plugin.training.run.checkpoint import RunMetadata, restore
 from plugin.training.run.events import Events
 from plugin.training.run.folder import RunError, RunFolder
 from plugin.training.run.settings import DraftSettings
@@ -82,7 +83,7 @@ def run(
         folder.clean()
         newest = folder.newest()
         table = verifier.get_input_embeddings().weight.detach()
-        draft = make_draft("dspark") if newest is None else restored_draft(newest, table)
+        draft = make_draft("dspark") if newest is None else load_draft(newest.path, table)
         trainer = DraftTrainer(draft, Extractor(verifier, (0, 2, 5)), settings, SAMPLES)
         if newest is not None:
             restore(newest, trainer)
