@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plugin.drafts.families import FAMILIES
+from plugin.training.flags import add_device, add_family, positive
 
 
 def add_train(commands: Any) -> None:
@@ -16,7 +16,9 @@ def add_train(commands: Any) -> None:
     targets = parser.add_subparsers(required=True, metavar="target", dest="target")
     for family in FAMILIES:
         text = f"train a {family} draft for a verifier"
-        _add_family(targets.add_parser(family, help=text, description=_HELP, allow_abbrev=False), family)
+        target = targets.add_parser(family, help=text, description=_HELP, allow_abbrev=False)
+        add_family(target, family)
+        target.set_defaults(run=_run_family)
     text = "train the demo's verifier, a T5Gemma 2 of two million parameters"
     _add_verifier_demo(targets.add_parser("verifier-demo", help=text, allow_abbrev=False))
     text = "rebuild the whole demo: the verifier and a draft of each family"
@@ -29,121 +31,6 @@ _HELP = (
 )
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
-    return int(text)
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no comma list of layer numbers") from None
-
-
-def _add_family(parser: argparse.ArgumentParser, family: str) -> None:
-    add = parser.add_argument
-    add("--verifier", required=True, metavar="CHECKPOINT", help="the frozen verifier: a folder or a hub id")
-    add(
-        "--data", action="append", required=True, metavar="SOURCE",
-        help="a JSONL file with prompt/response or messages, demo:N, hf:DATASET or a mixture; may be repeated",
-    )  # fmt: skip
-    add(
-        "--chat-template", action="store_true",
-        help="make prompts of `messages` by the verifier's chat template instead of `User: ...` lines",
-    )  # fmt: skip
-    add("--out", type=Path, required=True, metavar="FOLDER", help="the run folder, made or gone on from")
-    add("--fresh", action="store_true", help="refuse a run folder that holds checkpoints instead of going on")
-    add("--from", dest="start", type=Path, metavar="FOLDER", help="draft whose weights a new run starts with")
-    add(
-        "--responses", choices=("data", "verifier"), default="data",
-        help="learn from the data's responses (default) or from the verifier's own greedy answers to the data's"
-        " prompts, which take time to make and give the best acceptance",
-    )  # fmt: skip
-    add(
-        "--max-new-tokens", type=_positive, metavar="N", help="of such an answer (default: --response-length)"
-    )
-    _add_shape(parser, family)
-    _add_recipe(parser)
-    add = parser.add_argument_group("run").add_argument
-    text = "steps between checkpoints in mid-epoch (default: none but at a signal)"
-    add("--save-every", type=_positive, metavar="N", help=text)
-    add("--keep", type=_positive, metavar="N", help="epochs to keep beside the best (default all)")
-    text = "steps between looks at the loss (default 1, on CUDA 10)"
-    add("--log-every", type=_positive, metavar="N", help=text)
-    add("--no-tensorboard", action="store_true", help="write no TensorBoard events")
-    _add_device(add)
-    parser.set_defaults(run=_run_family)
-
-
-def _add_shape(parser: argparse.ArgumentParser, family: str) -> None:
-    title = "defaults: the published shape, scaled to the verifier's depth"
-    add = parser.add_argument_group("draft", title).add_argument
-    add("--layers", type=_positive, metavar="N", help="layers of the draft (5, dflare 6, of a 1B verifier)")
-    add("--aux-layers", type=_layers, metavar="LIST", help="decoder layers it reads, 0-based: 2,7,13,18,21")
-    add("--draft-vocab", type=_positive, metavar="N", help="most frequent tokens it can say (32000)")
-    add("--block-size", type=_positive, metavar="N", help="1 + K (8)")
-    text = "token of a slot to fill (default: the tokenizer's mask)"
-    add("--mask-token-id", type=int, metavar="ID", help=text)
-    parser.set_defaults(markov_rank=None)
-    if "markov_rank" in FAMILIES[family].own_keys:
-        add("--markov-rank", type=_positive, metavar="N", help="width of the Markov head's embedding (256)")
-
-
-_RECIPE: tuple[tuple[str, str, int | float, str], ...] = (
-    ("--epochs", "epochs", 6, "over the training samples"),
-    ("--rate", "peak_rate", 6e-4, "peak learning rate"),
-    ("--warmup", "warmup", 0.01, "fraction of all steps"),
-    ("--weight-decay", "weight_decay", 0.01, "of AdamW"),
-    ("--clip", "clip", 1.0, "largest gradient norm"),
-    ("--noise", "noise", 0.05, "on the aux states"),
-    ("--anchors", "max_anchors", 256, "blocks a packed row"),
-    ("--gamma", "gamma", 4.0, "slots of the weights' decay"),
-    ("--rows", "rows", 1, "packed rows a micro-batch"),
-    ("--accumulate", "accumulate", 1, "micro-batches a step"),
-    ("--total-length", "total_length", 2048, "tokens a packed row"),
-    ("--prompt-length", "prompt_length", 2048, "encoder cut, tokens"),
-    ("--response-length", "response_length", 1024, "decoder cut"),
-    ("--extractor-batch", "extractor_batch", 4, "samples that the verifier reads at a time"),
-    ("--train-fraction", "train_fraction", 0.9, "of the samples; the others validate"),
-    ("--seed", "seed", 42, "of data, weights and draws"),
-)
-"""Flag, field of `DraftSettings` (of its loss: gamma), its default, and what it is."""
-
-
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("recipe", "defaults: the published one").add_argument
-    for flag, field, default, text in _RECIPE:
-        kind = type(default)
-        metavar = "N" if kind is int else "X"
-        add(
-            flag,
-            dest=field,
-            type=kind,
-            default=default,
-            metavar=metavar,
-            help=f"{text} (default %(default)s)",
-        )
-    add("--whole-blocks", action="store_true", help="no anchors in a response's last block, as published")
-    add(
-        "--precision", choices=("bfloat16", "float32"),
-        help="of the draft's arithmetic; master weights are float32 (default: bfloat16 on CUDA, else float32)",
-    )  # fmt: skip
-
-
-def family_arguments(family: str, words: Sequence[str]) -> argparse.Namespace:
-    """The flags of `t5gemma2 train <family>` as that command reads them from `words`."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.set_defaults(target=family)
-    _add_family(parser, family)
-    return parser.parse_args(words)
-
-
-def _add_device(add: Any) -> None:
-    add("--device", metavar="NAME", help="default cuda where there is one, else cpu")
-
-
 def _add_verifier_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
     _add_demo_shared(parser)
@@ -152,12 +39,12 @@ def _add_verifier_demo(parser: argparse.ArgumentParser) -> None:
 
 def _add_demo_shared(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--steps", type=_positive, default=8000, help="of the verifier (default %(default)s)")
-    add("--samples", type=_positive, metavar="N", help="training problems (verifier 400000, draft 60000)")
-    add("--evaluate", type=_positive, default=500, metavar="N", help="fresh ones to measure on (500)")
-    add("--batch", type=_positive, default=512, metavar="N", help="samples or packed rows a step (512)")
+    add("--steps", type=positive, default=8000, help="of the verifier (default %(default)s)")
+    add("--samples", type=positive, metavar="N", help="training problems (verifier 400000, draft 60000)")
+    add("--evaluate", type=positive, default=500, metavar="N", help="fresh ones to measure on (500)")
+    add("--batch", type=positive, default=512, metavar="N", help="samples or packed rows a step (512)")
     add("--seed", type=int, default=0, help="default %(default)s")
-    _add_device(add)
+    add_device(add)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -174,9 +61,9 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--answers", choices=("verifier", "reference"), default="verifier",
         help="learn the verifier's own greedy answers (default), or the generator's, which take no time to make",
     )  # fmt: skip
-    add("--epochs", type=_positive, default=16, help="of a draft (default %(default)s)")
+    add("--epochs", type=positive, default=16, help="of a draft (default %(default)s)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of a draft (default %(default)s)")
-    add("--anchors", type=_positive, default=8, help="blocks a packed row of a draft (default %(default)s)")
+    add("--anchors", type=positive, default=8, help="blocks a packed row of a draft (default %(default)s)")
     _add_demo_shared(parser)
     parser.set_defaults(run=_run_demo)
 

@@ -23,8 +23,6 @@ from plugin.training.data.pairs import DataError, Pair
 from plugin.training.data.profiles import sources_of
 from plugin.training.data.sources import Source
 
-__all__ = ["DataError", "Mixture", "Pair", "read_data"]
-
 logger = logging.getLogger(__name__)
 
 

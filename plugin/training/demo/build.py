@@ -25,7 +25,6 @@ import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.drafts.families import FAMILIES
-from plugin.training.command import family_arguments
 from plugin.training.data.pairs import Pair
 from plugin.training.data.problems.generate import PUBLISHED_QUESTIONS, Problem, take
 from plugin.training.data.samples import Sample, encode
@@ -35,6 +34,7 @@ from plugin.training.device import training_device
 from plugin.training.draft.checkpoint import load_draft, save_draft, write_json
 from plugin.training.draft.model import TrainableDraft
 from plugin.training.entry import train_family
+from plugin.training.flags import family_arguments
 from plugin.training.run.checkpoint import TRAIN_COMMAND, train_command
 from plugin.training.run.evaluation import serving_acceptance
 from plugin.training.run.folder import TRAINING_STATE, VAL_METRICS, Checkpoint, RunFolder

@@ -16,13 +16,6 @@ from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.model import TrainableDraft
 
-
-class DraftError(ValueError):
-    """A draft's folder cannot be used; one line naming the file and what is wrong."""
-
-
-SPECULATORS_VERSION: Final = "0.3.0"
-
 _CONFIG_PY: Final = '''"""Lets transformers read this folder's config.json with remote code allowed."""
 
 from transformers import PreTrainedConfig
@@ -36,39 +29,30 @@ class {name}(PreTrainedConfig):
 '''
 
 
-def draft_tensors(draft: TrainableDraft, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors by name; floating point ones in `dtype`, `t2d` bool and `d2t` int64."""
-    tensors = {}
-    for name, tensor in draft.state_dict().items():
-        tensor = tensor.detach().cpu()
-        tensors[name] = (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
-    return tensors
+class DraftError(ValueError):
+    """A draft's folder cannot be used; one line naming the file and what is wrong."""
 
 
-def save_draft(
-    folder: Path,
-    draft: TrainableDraft,
-    verifier: str,
-    verifier_softcap: float | None,
-    dtype: torch.dtype = torch.bfloat16,
-) -> None:
-    """Writes model.safetensors, config.json and config.py into `folder`, which is made if need be.
+def save_draft(folder: Path, draft: TrainableDraft, verifier: str, verifier_softcap: float | None) -> None:
+    """Writes model.safetensors (in bfloat16), config.json and config.py into `folder`, which is made if need be.
 
     `verifier` is the hub id or the path relative to `folder` that config.json names. Raises `ValueError` naming the
     tensor when one holds a value that is not finite; nothing is written then.
     """
-    tensors = draft_tensors(draft, dtype)
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise ValueError(
-                f"{folder.name}: tensor {name} holds values that are not finite; nothing was written"
-            )
+    tensors = {}
+    for name, tensor in draft.state_dict().items():
+        if tensor.is_floating_point():
+            tensor = tensor.bfloat16()
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(
+                    f"{folder.name}: tensor {name} holds values that are not finite; nothing was written"
+                )
+        tensors[name] = tensor.cpu().contiguous()
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     # safetensors writes for the user alone; the folder is to be served by others, too.
     (folder / "model.safetensors").chmod(0o644)
-    stored_dtype = str(dtype).removeprefix("torch.")
-    config = draft.config.to_json(verifier, verifier_softcap, stored_dtype, SPECULATORS_VERSION)
+    config = draft.config.to_json(verifier, verifier_softcap, "bfloat16")
     write_json(folder / "config.json", {**config, "transformers_version": version("transformers")})
     family = FAMILIES[draft.config.family]
     (folder / "config.py").write_text(_CONFIG_PY.format(name=family.config_class, family=family.name))

@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE, Family, MarkovHeadType
 
+SPECULATORS_VERSION: Final = "0.3.0"
 _DECODER_FIELDS: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "max_position_embeddings", "rms_norm_eps",
 )  # fmt: skip
+"""What a draft has of its verifier's decoder."""
+_LAYER_FIELDS: Final = (*_DECODER_FIELDS, "num_hidden_layers", "rope_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,12 @@ class DraftConfig:
             aux_hidden_state_layer_ids=tuple(config["aux_hidden_state_layer_ids"]),
             mask_token_id=config["mask_token_id"],
             block_size=config["block_size"],
-            **{name: layers[name] for name in (*_DECODER_FIELDS, "num_hidden_layers", "rope_parameters")},
+            **{name: layers[name] for name in _LAYER_FIELDS},
             **{name: config[name] for name in own_keys if name in config},
         )
 
-    def to_json(
-        self, verifier: str, verifier_softcap: float | None, dtype: str, version: str
-    ) -> dict[str, Any]:
+    def to_json(self, verifier: str, verifier_softcap: float | None, dtype: str) -> dict[str, Any]:
         """The config.json of a checkpoint. `verifier` is its hub id, or a path relative to the checkpoint."""
-        layers = self.num_hidden_layers
         config: dict[str, Any] = {
             "architectures": [FAMILIES[self.family].speculators_class],
             "auto_map": {"": f"config.{FAMILIES[self.family].config_class}"},
@@ -130,10 +130,11 @@ class DraftConfig:
                 },
             },
             "speculators_model_type": self.family,
-            "speculators_version": version,
+            "speculators_version": SPECULATORS_VERSION,
             "target_hidden_size": None,
             "tie_word_embeddings": False,
             "transformer_layer_config": {
+                **{name: getattr(self, name) for name in _LAYER_FIELDS},
                 "architectures": [VERIFIER_ARCHITECTURE],
                 "model_type": "llama",
                 "attention_bias": False,
@@ -142,19 +143,10 @@ class DraftConfig:
                 "bos_token_id": 1,
                 "eos_token_id": 2,
                 "pad_token_id": None,
-                "head_dim": self.head_dim,
                 "hidden_act": "silu",
-                "hidden_size": self.hidden_size,
-                "intermediate_size": self.intermediate_size,
                 "initializer_range": 0.02,
-                "max_position_embeddings": self.max_position_embeddings,
-                "num_attention_heads": self.num_attention_heads,
-                "num_hidden_layers": layers,
-                "num_key_value_heads": self.num_key_value_heads,
-                "layer_types": ["full_attention"] * layers,
+                "layer_types": ["full_attention"] * self.num_hidden_layers,
                 "pretraining_tp": 1,
-                "rms_norm_eps": self.rms_norm_eps,
-                "rope_parameters": self.rope_parameters,
                 "rope_theta": self.rope_parameters["rope_theta"],
                 "sliding_window": 2048,
                 "tie_word_embeddings": False,
@@ -163,7 +155,6 @@ class DraftConfig:
                 "verifier_hidden_states_are_normalized": True,
                 "verifier_is_encoder_decoder": True,
                 "verifier_model_type": "t5gemma2",
-                "vocab_size": self.vocab_size,
             },
         }
         return config | {name: getattr(self, name) for name in FAMILIES[self.family].own_keys}

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from plugin.training.data.conversations import Turn
-from plugin.training.data.mixture import DataError, Pair, read_data
+from plugin.training.data.mixture import read_data
+from plugin.training.data.pairs import DataError, Pair
 from plugin.training.data.problems.generate import take
 
 
