@@ -1,4 +1,4 @@
-"""F19: what training computes for a block is what the formulas give, slot by slot.
+"""What training computes for a block is what the formulas give, slot by slot (F19).
 
 `tests/engine/test_fitted_drafts.py` compares serving with the same formulas, so training and serving agree as well.
 """

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from plugin.training.data.pairs import Pair
 from plugin.training.device import to_device
@@ -140,13 +140,9 @@ def length_batches(samples: Sequence[Sample], size: int, seed: int, epoch: int) 
 
 
 def _pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = len(rows), max(map(len, rows))
-    padded = np.full(shape, pad_id, dtype=np.int64)
-    inside = np.zeros(shape, dtype=np.bool_)
-    for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
-        inside[number, : len(row)] = True
-    return torch.from_numpy(padded), torch.from_numpy(inside)
+    padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> list[int]:

@@ -21,7 +21,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.drafts.families import FAMILIES
@@ -55,8 +54,9 @@ VERIFIER_SAMPLES: Final = 400_000
 DRAFT_SAMPLES: Final = 60_000
 
 
-def build_verifier(arguments: argparse.Namespace, out: Path, device: torch.device) -> None:
+def build_verifier(arguments: argparse.Namespace, out: Path) -> None:
     """Trains the tokenizer and the verifier into `out`."""
+    device = training_device(arguments.device)
     problems = take(arguments.seed, "train", arguments.samples or VERIFIER_SAMPLES)
     pairs = [Pair(problem.question, problem.answer) for problem in problems]
     texts = (text for pair in pairs[:TOKENIZER_TEXTS] for text in (pair.prompt, pair.response))
@@ -207,12 +207,11 @@ def _command(target: str, arguments: argparse.Namespace, *, out: str, samples: i
 
 def demo_verifier(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train verifier-demo`."""
-    build_verifier(arguments, arguments.out, training_device(arguments.device))
+    build_verifier(arguments, arguments.out)
 
 
 def demo(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train demo`: the verifier, unless it is given or left out, then a draft of each family."""
-    device = training_device(arguments.device)
     parts = set(arguments.only or FAMILIES)
     if arguments.only is None and arguments.verifier is None:
         parts.add("verifier")
@@ -222,7 +221,7 @@ def demo(arguments: argparse.Namespace) -> None:
         raise ValueError("--from: goes with one --only FAMILY")
     verifier = arguments.verifier or arguments.out / "verifier"
     if "verifier" in parts:
-        build_verifier(arguments, verifier, device)
+        build_verifier(arguments, verifier)
     elif not (verifier / "config.json").is_file():
         raise ValueError(f"{verifier}: holds no verifier; name one by --verifier")
     for family in FAMILIES:

@@ -46,29 +46,23 @@ class DraftConfig:
     confidence_head_with_markov: bool = True
 
     def __post_init__(self) -> None:
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        size, draft_size, mask = self.vocab_size, self.draft_vocab_size, self.mask_token_id
+        rope_type = self.rope_parameters.get("rope_type")
         if self.family not in FAMILIES:
             raise ValueError(f"family: {self.family!r} is not one of {', '.join(FAMILIES)}")
         if self.block_size < 2:
             raise ValueError(
                 f"block_size: {self.block_size} leaves no slot to predict, it must be at least 2"
             )
-        if not 0 < self.draft_vocab_size <= self.vocab_size:
-            raise ValueError(
-                f"draft_vocab_size: {self.draft_vocab_size} is not between 1 and vocab_size {self.vocab_size}"
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads: {self.num_attention_heads} is no multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}"
-            )
-        if self.rope_parameters.get("rope_type") not in ("default", "linear"):
-            raise ValueError(
-                f"rope_type: {self.rope_parameters.get('rope_type')!r} is neither 'default' nor 'linear'"
-            )
-        if not 0 <= self.mask_token_id < self.vocab_size:
-            raise ValueError(
-                f"mask_token_id: {self.mask_token_id} is outside the vocabulary of {self.vocab_size}"
-            )
+        if not 0 < draft_size <= size:
+            raise ValueError(f"draft_vocab_size: {draft_size} is not between 1 and vocab_size {size}")
+        if heads % kv_heads:
+            raise ValueError(f"num_attention_heads: {heads} is no multiple of num_key_value_heads {kv_heads}")
+        if rope_type not in ("default", "linear"):
+            raise ValueError(f"rope_type: {rope_type!r} is neither 'default' nor 'linear'")
+        if not 0 <= mask < size:
+            raise ValueError(f"mask_token_id: {mask} is outside the vocabulary of {size}")
 
     @property
     def num_aux_layers(self) -> int:
@@ -124,10 +118,7 @@ class DraftConfig:
                         "verifier_accept_k": 1,
                     }
                 ],
-                "verifier": {
-                    "architectures": [VERIFIER_ARCHITECTURE],
-                    "name_or_path": verifier,
-                },
+                "verifier": {"architectures": [VERIFIER_ARCHITECTURE], "name_or_path": verifier},
             },
             "speculators_model_type": self.family,
             "speculators_version": SPECULATORS_VERSION,

@@ -18,16 +18,11 @@ from plugin.training.draft.heads import BlockMarkovHead, ConfidenceHead
 
 def rope_tables(positions: torch.Tensor, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin, each [*positions.shape, head_dim], in neox halves; "linear" divides positions by its factor."""
-    theta = float(config.rope_parameters["rope_theta"])
-    factor = (
-        float(config.rope_parameters.get("factor", 1.0))
-        if config.rope_parameters["rope_type"] == "linear"
-        else 1.0
-    )
-    exponents = (
-        torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
-    )
-    angles = positions[..., None].float() * (1.0 / theta**exponents / factor)
+    rope = config.rope_parameters
+    factor = float(rope.get("factor", 1.0)) if rope["rope_type"] == "linear" else 1.0
+    halves = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32)
+    exponents = halves / config.head_dim
+    angles = positions[..., None].float() * (1.0 / float(rope["rope_theta"]) ** exponents / factor)
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos(), angles.sin()
 
@@ -182,9 +177,8 @@ class TrainableDraft(nn.Module):
         """`aux` [rows, length, T, hidden] as one context [rows, length, hidden] for every layer."""
         if self.config.family == "dflare":
             shares = self.layer_fusion_weights.softmax(dim=-1)
-            mixed = torch.einsum(
-                "lt,...th->l...h", shares, aux
-            )  # at once: autocast casts `aux` at every call
+            # All layers at once: autocast casts `aux` at every call.
+            mixed = torch.einsum("lt,...th->l...h", shares, aux)
             return [self.hidden_norm(context) for context in mixed]
         return [self.hidden_norm(self.fc(aux.flatten(-2)))] * self.config.num_hidden_layers
 

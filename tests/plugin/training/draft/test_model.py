@@ -44,7 +44,7 @@ def _aux(draft: TrainableDraft) -> torch.Tensor:
 def test_a_block_sees_only_what_stands_before_its_anchor_f11(
     make_draft: Callable[..., TrainableDraft], family: str
 ) -> None:
-    """F11: anchors closer than the block, and two samples packed together."""
+    """Anchors closer than the block, and two samples packed together (F11)."""
     draft = make_draft(family)
     tokens, _, _ = _rows()
     aux = _aux(draft)

@@ -135,7 +135,7 @@ def test_a_batch_without_slots_changes_nothing_f10(
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
 ) -> None:
-    """F10: all labels masked, since no response has two tokens: loss 0, no update, and training goes on."""
+    """All labels masked, since no response has two tokens: loss 0, no update, and training goes on (F10)."""
     draft = make_draft("dflash")
     trainer = _trainer(draft, verifier, [Sample([2, 8], [1])])
     before = {name: tensor.clone() for name, tensor in draft.state_dict().items()}
@@ -151,7 +151,7 @@ def test_a_huge_rate_stays_finite_or_stops_f10(
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
 ) -> None:
-    """F10: at a learning rate of 1e6 the weights overflow; the step that sees it is named."""
+    """At a learning rate of 1e6 the weights overflow; the step that sees it is named (F10)."""
     trainer = _trainer(make_draft("dflash"), verifier, answered, epochs=12, peak_rate=1e6)
     with pytest.raises(NotFinite, match=r"^step \d+: .*not finite; samples s\d+, ") as error:
         check_finite(_train(trainer))
@@ -163,7 +163,7 @@ def test_states_that_are_not_finite_name_their_sample_f10(
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
 ) -> None:
-    """F10: one sample with inf hidden states is named, in training and in validation."""
+    """One sample with inf hidden states is named, in training and in validation (F10)."""
     trainer = _trainer(make_draft("dflash"), verifier, answered)
     extractor = trainer.block_step.extractor
 
@@ -250,6 +250,6 @@ def test_an_extractor_of_other_layers_is_refused(
 def test_no_samples_are_refused_f16(
     make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
-    """F16: nothing to train on."""
+    """Nothing to train on (F16)."""
     with pytest.raises(ValueError, match="samples: none given"):
         _trainer(make_draft("dflash"), verifier, [])

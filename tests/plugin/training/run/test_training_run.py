@@ -119,7 +119,7 @@ def _tensors(path: Path) -> dict[str, bytes]:
 
 
 def test_a_killed_run_goes_on_exactly_f08(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    """F08: kill -9 after a mid-epoch save, in both epochs; losses, rates, weights and metrics are the whole run's."""
+    """Kill -9 after a mid-epoch save, in both epochs; losses, rates, weights and metrics are the whole run's (F08)."""
     whole = run("whole").rows
     steps = len(whole)
     assert [number for number, _, _ in whole] == list(range(1, steps + 1)) and steps >= 6
@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on_exactly_f08(run: Callable[..., Recorder], tmp_path
 def test_a_kill_in_the_middle_of_a_save_leaves_the_last_whole_one_f08(
     run: Callable[..., Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F08: the half-written checkpoint of step 3 is ignored and removed, that of step 2 is used."""
+    """The half-written checkpoint of step 3 is ignored and removed, that of step 2 is used (F08)."""
     whole = run("whole").rows
     save, saves = torch.save, []
 
@@ -220,7 +220,7 @@ def test_a_signal_during_validation_keeps_the_epochs_last_step(
 
 
 def test_an_epoch_has_the_published_layout_f09(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    """F09: a run of one epoch; every file of the published folder, and the link beside it."""
+    """A run of one epoch; every file of the published folder, and the link beside it (F09)."""
     one = run("run", settings=_with(epochs=1))
     folder = tmp_path / "run"
     assert sorted(path.name for path in folder.iterdir()) == ["0", "checkpoint_best"]
@@ -241,7 +241,7 @@ def test_an_epoch_has_the_published_layout_f09(run: Callable[..., Recorder], tmp
 def test_without_validation_there_are_no_metrics_f09_f16(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:
-    """F09, F16: no val_metrics.json and no NaN; the best is the last epoch, also with a keep limit."""
+    """No val_metrics.json and no NaN; the best is the last epoch, also with a keep limit (F09, F16)."""
     run("run", validation=[], keep=1)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["1", "checkpoint_best"]
     assert os.readlink(tmp_path / "run/checkpoint_best") == "1"
@@ -256,7 +256,7 @@ def test_validation_without_an_anchor_is_none(run: Callable[..., Recorder], tmp_
 
 
 def test_a_run_that_goes_wrong_saves_nothing_f10(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    """F10: NaN weights never reach the disk, though a save after every step was asked for."""
+    """NaN weights never reach the disk, though a save after every step was asked for (F10)."""
     with pytest.raises(NotFinite, match=r"^(step \d+: |validation after step )"):
         run("run", settings=_with(peak_rate=1e6, epochs=20), save_every=1)
     for checkpoint in RunFolder(tmp_path / "run").checkpoints():
