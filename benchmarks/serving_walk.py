@@ -21,8 +21,8 @@ from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.training.data.samples import Batch, Sample, collate
 from plugin.training.draft.anchors import make_blocks
-from plugin.training.draft.checkpoint import read_draft
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.checkpoint import load_draft
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.verifier.extraction import Extractor
 
 _ROWS_AT_ONCE = 8
@@ -69,7 +69,7 @@ class Walk:
 
 @torch.no_grad()
 def walk(
-    draft: DraftModel, extractor: Extractor, served: Sequence[Served], k: int, pad_id: int, start_id: int
+    draft: TrainableDraft, extractor: Extractor, served: Sequence[Served], k: int, pad_id: int, start_id: int
 ) -> Walk:
     """Sums over all requests; slots beyond K do not exist, as in serving. Raises `ValueError` as `Served.anchors`."""
     draft.eval()
@@ -94,7 +94,7 @@ def walk(
 
 
 def _slots(
-    draft: DraftModel, aux: torch.Tensor, batch: Batch, columns: Sequence[Sequence[int]], k: int
+    draft: TrainableDraft, aux: torch.Tensor, batch: Batch, columns: Sequence[Sequence[int]], k: int
 ) -> torch.Tensor:
     """[3, K]: counted, correct and matched of slots 1 ... K of the blocks at `columns`, one list a row."""
     width = max(map(len, columns))
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     served = [Served(**json.loads(line)) for line in arguments.served.read_text().splitlines()]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    draft = read_draft(arguments.draft).to(device)
+    draft = load_draft(arguments.draft).to(device)
     verifier = T5Gemma2ForConditionalGeneration.from_pretrained(
         arguments.verifier, dtype=torch.float32, attn_implementation="sdpa"
     )

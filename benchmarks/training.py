@@ -87,7 +87,7 @@ def measure(
     draft = new_draft(config, table, (sample.response for sample in flat), settings.seed)
     extractor = Extractor(model, config.aux_hidden_state_layer_ids)
     trainer = DraftTrainer(draft, extractor, settings, flat)
-    rows = packed_rows(groups, trainer.pad_id, trainer.start_id).to(device)
+    rows = packed_rows(groups, extractor.pad_id, extractor.start_id).to(device)
 
     def step() -> None:
         check_finite([trainer.take(groups)])
@@ -95,7 +95,7 @@ def measure(
     def extract() -> None:
         for first in range(0, len(groups), settings.rows):
             part = rows.part(first, settings.rows)
-            packed_states(extractor, part, settings.extractor_batch, trainer.pad_id, trainer.start_id)
+            packed_states(extractor, part, settings.extractor_batch)
 
     step_flop, extraction_flop = counted(step), counted(extract)
     step()

@@ -26,7 +26,11 @@ LONGEST_FILE = 300
 VLLM_MODULES = {"app.vllm_engine", "app.vllm_serve"}
 """Where `app` may import vLLM: in its embedded engine, and where vLLM's own server loads it."""
 
-KNOWN_TO_THE_APP = ("plugin.drafts.checkpoint", "plugin.drafts.families")
+KNOWN_TO_THE_APP = (
+    "plugin.training.data.problems.generate",
+    "plugin.drafts.checkpoint",
+    "plugin.drafts.families",
+)
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 """What of `plugin` the package `app` may import, and its command line: the flags of `train`."""
 
@@ -175,3 +179,53 @@ def test_tests_take_all_families_from_the_registry() -> None:
         if not name.startswith(INDEPENDENT_TABLES):
             spelled = family_tables(path, at_least=3)
             assert not spelled, f"{name}: lines {spelled}"
+
+
+TRAINING_ROOMS = (
+    "device", "seeds", "flags", "data.problems", "data", "draft", "verifier", "run", "entry", "demo", "command",
+)  # fmt: skip
+"""The rooms of `plugin.training`, folders and the modules beside them, from the bottom up."""
+
+
+def training_room(name: str) -> str:
+    """The room of a module of `plugin.training`, "" for the package itself; the innermost where one is in another."""
+    rest = name.removeprefix("plugin.training").removeprefix(".")
+    return max((room for room in TRAINING_ROOMS if inside(rest, room)), key=len, default="")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("plugin/training/**/*.py")), ids=module)
+def test_training_imports_only_rooms_below(path: Path) -> None:
+    name = module(path)
+    room = training_room(name)
+    assert room or name == "plugin.training", f"{name} is in none of {TRAINING_ROOMS}"
+    for imported in imports(path):
+        if inside(imported, "plugin.training"):
+            other = training_room(imported)
+            assert TRAINING_ROOMS.index(other) <= TRAINING_ROOMS.index(room), f"{name} imports {imported}"
+
+
+def imported_at_start(path: Path) -> set[str]:
+    """Our modules that a file imports when it is itself imported: not in a function, not for types alone."""
+    names: set[str] = set()
+    found: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while found:
+        node = found.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            found += node.orelse
+            continue
+        found += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names & set(map(module, SOURCES)) - {module(path)}
+
+
+def test_no_circle_of_imports() -> None:
+    """Modules without imports left are taken away, again and again; what stays stands in a circle or over one."""
+    left = {module(path): imported_at_start(path) for path in SOURCES}
+    while bottom := {name for name, imported in left.items() if not imported & left.keys()}:
+        left = {name: imported for name, imported in left.items() if name not in bottom}
+    assert not left

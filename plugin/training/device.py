@@ -1,4 +1,4 @@
-"""The device that training runs on."""
+"""The device that training runs on, and copies to it that do not wait for it."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def training_device(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device {name}: {' '.join(str(error).split())[:120]}") from None
     return device
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` on `device`; from pinned memory where that is CUDA, since copies from other memory may wait."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

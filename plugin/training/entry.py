@@ -7,7 +7,7 @@ import hashlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import torch
@@ -17,21 +17,26 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
 from plugin.drafts import checkpoint as checkpoints
-from plugin.drafts.families import Family
 from plugin.training.data.conversations import plain_text, template_text
-from plugin.training.data.mixture import Pair, read_data
-from plugin.training.data.responses import verifier_responses
+from plugin.training.data.mixture import Mixture, read_data
 from plugin.training.data.samples import Sample, encode, split_samples
 from plugin.training.device import training_device
-from plugin.training.draft.checkpoint import train_command
+from plugin.training.draft.checkpoint import load_draft
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.losses import LossSettings
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.draft.shape import PUBLISHED_BLOCK_SIZE, new_draft, new_shape
-from plugin.training.run.checkpoint import RUN_FACTS, Papers, compare_facts, restore, restored_draft
+from plugin.training.run.checkpoint import (
+    RUN_FACTS,
+    RunMetadata,
+    compare_facts,
+    restore,
+    train_command,
+)
 from plugin.training.run.events import Events, MissingTensorBoard, adopt_events, summary_writer
 from plugin.training.run.folder import Checkpoint, RunError, RunFolder
 from plugin.training.run.progress import RunProgress
+from plugin.training.run.responses import verifier_responses
 from plugin.training.run.settings import DraftSettings
 from plugin.training.run.stop import Interrupted
 from plugin.training.run.trainer import DraftTrainer
@@ -82,6 +87,15 @@ def _ended(words: str, code: int) -> int:
     return code
 
 
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """Samples to train and to validate on, and their counts, JSON-ready (a checkpoint's training/data.json)."""
+
+    train: list[Sample]
+    validation: list[Sample]
+    counts: dict[str, Any]
+
+
 def train_family(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train <family>`: what is cheap to check is checked before what takes long.
 
@@ -90,158 +104,88 @@ def train_family(arguments: argparse.Namespace) -> None:
     """
     device = training_device(arguments.device)
     settings = _settings(arguments, device)
-    options = RunOptions(
-        arguments.save_every, arguments.keep,
-        arguments.log_every or (_LOG_EVERY_ON_CUDA if device.type == "cuda" else 1),
-    )  # fmt: skip
+    log_every = arguments.log_every or (_LOG_EVERY_ON_CUDA if device.type == "cuda" else 1)
+    options = RunOptions(arguments.save_every, arguments.keep, log_every)
     named = checkpoints.resolve(model=None, draft="none", verifier=arguments.verifier, k=None)
     if not arguments.no_tensorboard:
         summary_writer()
     folder = RunFolder(arguments.out)
     with folder.claimed():
-        _train_in(folder, arguments, settings, options, named, device)
-
-
-def _train_in(
-    folder: RunFolder,
-    arguments: argparse.Namespace,
-    settings: DraftSettings,
-    options: RunOptions,
-    named: checkpoints.Checkpoints,
-    device: torch.device,
-) -> None:
-    family: Family = arguments.target
-    folder.clean()
-    newest = folder.newest()
-    _check_start(arguments, newest)
-    if newest is not None:
-        logger.info("%s: going on from %s", folder.path, newest.path)
-
-    path = checkpoints.fetch(named).verifier.path
-    render = template_text(AutoTokenizer.from_pretrained(path)) if arguments.chat_template else plain_text
-    mixture = read_data(arguments.data, settings.seed, render)
-    verifier = FrozenVerifier.load(path, device)
-    begun = _begun(arguments, family, verifier, newest)
-    facts = _facts(settings, family, arguments.responses, verifier)
-    if newest is not None:
-        compare_facts(newest, facts)
-
-    samples = _samples(arguments, settings, verifier, mixture.pairs, folder)
-    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
-    draft = (
-        begun
-        if isinstance(begun, DraftModel)
-        else new_draft(begun, verifier.table, (sample.response for sample in train), settings.seed)
-    )
-    _check_anchors(train, settings, draft.config.block_size)
-    extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
-    trainer = DraftTrainer(draft, extractor, settings, train, verifier.pad_id, verifier.start_id)
-    data = {
-        **mixture.counts,
-        "responses": arguments.responses,
-        "training_samples": len(train),
-        "validation_samples": len(validation),
-        "tokens_sha256": _digest(samples),
-    }
-    facts["data"] = data["tokens_sha256"]
-    if newest is not None:
-        compare_facts(newest, {"data": facts["data"]})
-        restore(newest, trainer)
-    if trainer.done:
-        logger.info("%s: all %d epochs are trained; --epochs trains more", folder.path, trainer.state.epoch)
-        return
-    if newest is not None and not arguments.no_tensorboard:
-        adopt_events(newest.path / "tensorboard", folder.path / "tensorboard")
-    events = Events(
-        None if arguments.no_tensorboard else folder.path / "tensorboard", trainer.state.global_step + 1
-    )
-    command = arguments.command
-    told = {**facts, "training samples": len(train), "validation samples": len(validation), "device": device}
-    papers = Papers(
-        verifier=named.verifier.path,
-        softcap=verifier.model.config.decoder.final_logit_softcapping,
-        command=train_command(command, told, device),
-        launcher=f"exec {command}",
-        data=data,
-        facts=facts,
-        events=events.folder,
-    )
-    progress = RunProgress(trainer.total_steps, trainer.state.global_step, arguments.console)
-    try:
-        TrainingRun(trainer, folder, papers, validation, options, events, progress)()
-    finally:
-        events.close()
+        newest = open_run(folder, arguments)
+        path = checkpoints.fetch(named).verifier.path
+        render = template_text(AutoTokenizer.from_pretrained(path)) if arguments.chat_template else plain_text
+        mixture = read_data(arguments.data, settings.seed, render)
+        verifier = FrozenVerifier.load(path, device)
+        draft = begun_draft(arguments, verifier, newest)
+        facts = _facts(settings, arguments, verifier)
+        if newest is not None:
+            compare_facts(newest, facts)
+        data = prepare_data(arguments, settings, verifier, mixture, folder)
+        facts["data"] = data.counts["tokens_sha256"]
+        trainer = build_trainer(draft, verifier, settings, data.train)
+        if newest is not None:
+            compare_facts(newest, {"data": facts["data"]})
+            restore(newest, trainer)
+        if trainer.done:
+            done = trainer.state.epoch
+            logger.info("%s: all %d epochs are trained; --epochs trains more", folder.path, done)
+            return
+        if newest is not None and not arguments.no_tensorboard:
+            adopt_events(newest.path / "tensorboard", folder.path / "tensorboard")
+        events_folder = None if arguments.no_tensorboard else folder.path / "tensorboard"
+        events = Events(events_folder, trainer.state.global_step + 1)
+        sizes = {"training samples": len(data.train), "validation samples": len(data.validation)}
+        metadata = RunMetadata(
+            verifier=named.verifier.path,
+            softcap=verifier.model.config.decoder.final_logit_softcapping,
+            command=train_command(arguments.command, {**facts, **sizes, "device": device}, device),
+            launcher=f"exec {arguments.command}",
+            data=data.counts,
+            facts=facts,
+            events=events.folder,
+        )
+        progress = RunProgress(trainer.total_steps, trainer.state.global_step, arguments.console)
+        try:
+            TrainingRun(trainer, folder, metadata, data.validation, options, events, progress)()
+        finally:
+            events.close()
 
 
 def _settings(arguments: argparse.Namespace, device: torch.device) -> DraftSettings:
-    return DraftSettings(
-        epochs=arguments.epochs,
-        rows=arguments.rows,
-        accumulate=arguments.accumulate,
-        total_length=arguments.total_length,
-        prompt_length=arguments.prompt_length,
-        response_length=arguments.response_length,
-        max_anchors=arguments.anchors,
-        extractor_batch=arguments.extractor_batch,
-        peak_rate=arguments.rate,
-        warmup=arguments.warmup,
-        weight_decay=arguments.weight_decay,
-        clip=arguments.clip,
-        noise=arguments.noise,
-        whole_blocks=arguments.whole_blocks,
-        train_fraction=arguments.train_fraction,
-        seed=arguments.seed,
-        precision=arguments.precision or ("bfloat16" if device.type == "cuda" else "float32"),
-        loss=LossSettings(gamma=arguments.gamma),
-    )
+    """The flags' destinations are the settings' fields, but for those of the loss."""
+    given = {
+        part.name: getattr(arguments, part.name) for part in fields(DraftSettings) if part.name != "loss"
+    }
+    given["precision"] = arguments.precision or ("bfloat16" if device.type == "cuda" else "float32")
+    return DraftSettings(**given, loss=LossSettings(gamma=arguments.gamma))
 
 
-def _check_start(arguments: argparse.Namespace, newest: Checkpoint | None) -> None:
+def open_run(folder: RunFolder, arguments: argparse.Namespace) -> Checkpoint | None:
+    """The checkpoint that the run goes on from, None for a new run. Raises `RunError` where the flags forbid it."""
+    folder.clean()
+    newest = folder.newest()
     if newest is None:
-        return
+        return None
     if arguments.fresh:
         raise RunError(f"--fresh: {arguments.out} holds {newest.path.name}; use another --out or remove it")
     if arguments.start is not None:
         logger.info("--from: not read again, the run goes on from %s", newest.path)
-    family = (newest.json("config.json") or {}).get("speculators_model_type")
-    if family != arguments.target:
-        raise RunError(
-            f"{newest.path}: speculators_model_type is {family!r}, asked for is {arguments.target!r}"
-        )
+    _check_family(newest, arguments.target)
     if newest.json(RUN_FACTS) is None:
         logger.warning("%s: no %s, so nothing is compared with its settings", newest.path, RUN_FACTS)
+    logger.info("%s: going on from %s", folder.path, newest.path)
+    return newest
 
 
-def _samples(
-    arguments: argparse.Namespace,
-    settings: DraftSettings,
-    verifier: FrozenVerifier,
-    pairs: Sequence[Pair],
-    folder: RunFolder,
-) -> list[Sample]:
-    """The pairs as token ids, with the responses that are asked for."""
-    samples = encode(
-        verifier.tokenizer, pairs, verifier.end_id, settings.prompt_length, settings.response_length
-    )
-    if arguments.responses == "data":
-        return samples
-    length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
-    at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
-    return verifier_responses(verifier, samples, length, at_once, folder.path)
+def _check_family(checkpoint: Checkpoint, asked: str) -> None:
+    family = (checkpoint.json("config.json") or {}).get("speculators_model_type", asked)
+    if family != asked:
+        raise RunError(f"{checkpoint.path}: speculators_model_type is {family!r}, asked for is {asked!r}")
 
 
-def _check_anchors(train: Sequence[Sample], settings: DraftSettings, block_size: int) -> None:
-    """Raises `ValueError` when no training sample has room for an anchor."""
-    least = block_size if settings.whole_blocks else 2
-    if not any(len(sample.response) >= least for sample in train):
-        raise ValueError(
-            f"no training sample has a response of {least} tokens, so there is nothing to predict"
-        )
-
-
-def _begun(
-    arguments: argparse.Namespace, family: Family, verifier: FrozenVerifier, newest: Checkpoint | None
-) -> DraftModel | DraftConfig:
+def begun_draft(
+    arguments: argparse.Namespace, verifier: FrozenVerifier, newest: Checkpoint | None
+) -> TrainableDraft | DraftConfig:
     """The draft of the newest checkpoint or of --from, or the shape of a new one, whose vocabulary the data decide."""
     source = newest or (Checkpoint(arguments.start, 0, None) if arguments.start else None)
     if source is None:
@@ -249,20 +193,22 @@ def _begun(
         mask = verifier.tokenizer.mask_token_id if mask is None else mask
         if mask is None:
             raise ValueError("the verifier's tokenizer has no mask token; give --mask-token-id")
+        own_keys = {} if arguments.markov_rank is None else {"markov_rank": arguments.markov_rank}
         return new_shape(
-            family, verifier.model.config.decoder, mask_token_id=mask, layers=arguments.layers,
+            arguments.target, verifier.model.config.decoder, mask_token_id=mask, layers=arguments.layers,
             aux=arguments.aux_layers, draft_vocab_size=arguments.draft_vocab,
-            block_size=arguments.block_size or PUBLISHED_BLOCK_SIZE,
+            block_size=arguments.block_size or PUBLISHED_BLOCK_SIZE, **own_keys,
         )  # fmt: skip
-    draft = restored_draft(source, verifier.table)
+    _check_family(source, arguments.target)
+    draft = load_draft(source.path, verifier.table)
     config = draft.config
     asked = {
-        "target": (family, config.family),
         "--layers": (arguments.layers, config.num_hidden_layers),
         "--aux-layers": (arguments.aux_layers, config.aux_hidden_state_layer_ids),
         "--draft-vocab": (arguments.draft_vocab, config.draft_vocab_size),
         "--block-size": (arguments.block_size, config.block_size),
         "--mask-token-id": (arguments.mask_token_id, config.mask_token_id),
+        "--markov-rank": (arguments.markov_rank, config.markov_rank),
     }
     for name, (wanted, found) in asked.items():
         if wanted is not None and wanted != found:
@@ -271,24 +217,66 @@ def _begun(
 
 
 def _facts(
-    settings: DraftSettings, family: Family, responses: str, verifier: FrozenVerifier
+    settings: DraftSettings, arguments: argparse.Namespace, verifier: FrozenVerifier
 ) -> dict[str, Any]:
     """What a resumed run must share beside its data, JSON-ready."""
     recipe = asdict(settings)
     # How many samples the verifier reads at a time is a matter of memory, not of what is learned.
     del recipe["extractor_batch"]
     loss = {f"loss.{name}": value for name, value in recipe.pop("loss").items()}
-    return {
-        **recipe,
-        **loss,
-        "family": family,
-        "responses": responses,
+    source = {
+        "family": arguments.target,
+        "responses": arguments.responses,
         "verifier": verifier.fingerprint(),
     }
+    return {**recipe, **loss, **source}
 
 
-def _digest(samples: Sequence[Sample]) -> str:
+def prepare_data(
+    arguments: argparse.Namespace,
+    settings: DraftSettings,
+    verifier: FrozenVerifier,
+    mixture: Mixture,
+    folder: RunFolder,
+) -> RunData:
+    """The pairs as token ids, with the responses that are asked for, split into training and validation."""
+    samples = encode(
+        verifier.tokenizer, mixture.pairs, verifier.end_id, settings.prompt_length, settings.response_length
+    )
+    if arguments.responses == "verifier":
+        length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
+        at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
+        samples = verifier_responses(verifier, samples, length, at_once, folder.path)
+    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(repr((sample.prompt, sample.response)).encode())
-    return digest.hexdigest()
+    counts = {
+        **mixture.counts,
+        "responses": arguments.responses,
+        "training_samples": len(train),
+        "validation_samples": len(validation),
+        "tokens_sha256": digest.hexdigest(),
+    }
+    return RunData(train, validation, counts)
+
+
+def build_trainer(
+    draft: TrainableDraft | DraftConfig,
+    verifier: FrozenVerifier,
+    settings: DraftSettings,
+    train: Sequence[Sample],
+) -> DraftTrainer:
+    """The trainer of `draft`, which is made first where there is only its shape.
+
+    Raises `ValueError` when no training sample has room for an anchor.
+    """
+    if isinstance(draft, DraftConfig):
+        draft = new_draft(draft, verifier.table, (sample.response for sample in train), settings.seed)
+    least = draft.config.block_size if settings.whole_blocks else 2
+    if not any(len(sample.response) >= least for sample in train):
+        raise ValueError(
+            f"no training sample has a response of {least} tokens, so there is nothing to predict"
+        )
+    extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
+    return DraftTrainer(draft, extractor, settings, train)

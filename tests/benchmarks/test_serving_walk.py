@@ -16,7 +16,7 @@ from benchmarks.serving_walk import Served, main, walk
 from plugin.drafts.checkpoint import DEMO
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import Blocks
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.verifier.extraction import Extractor
 
 K = 5
@@ -42,7 +42,7 @@ def test_steps_that_do_not_lead_to_the_end_are_refused(accepted: list[int], told
 
 
 @torch.no_grad()
-def _block(draft: DraftModel, extractor: Extractor, prompt: list[int], sequence: list[int]) -> list[int]:
+def _block(draft: TrainableDraft, extractor: Extractor, prompt: list[int], sequence: list[int]) -> list[int]:
     """What a server drafts after `sequence`: from the states before its last token, slot after slot."""
     anchor = len(sequence) - 1
     states = extractor(torch.tensor([prompt]), torch.ones(1, len(prompt)), torch.tensor([sequence[:-1]]))
@@ -63,7 +63,7 @@ def _block(draft: DraftModel, extractor: Extractor, prompt: list[int], sequence:
     return drafted
 
 
-def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: int) -> Served:
+def _serve(draft: TrainableDraft, extractor: Extractor, rng: random.Random, steps: int) -> Served:
     """A request whose steps accept as many draft tokens as `rng` says: the next token is then another one."""
     prompt = [2, *(rng.randrange(8, 60) for _ in range(rng.randrange(1, 6)))]
     sequence, accepted = [2, rng.randrange(8, 60)], []
@@ -80,7 +80,7 @@ def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: i
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_walk_finds_what_was_accepted(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, family: str
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration, family: str
 ) -> None:
     """Against serving written out, of nine requests with up to 20 steps: more than are computed at once."""
     draft = make_draft(family).eval()
@@ -98,7 +98,7 @@ def test_the_walk_finds_what_was_accepted(
 
 
 def test_what_lies_after_the_end_counts_nowhere(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
     draft = make_draft("dflash").eval()
     extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)
@@ -110,7 +110,7 @@ def test_what_lies_after_the_end_counts_nowhere(
 
 
 def test_tokens_are_compared_with_the_verifiers_own(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
     draft = make_draft("dflash")
     extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)

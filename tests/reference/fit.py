@@ -18,7 +18,7 @@ from torch.func import vmap
 from tests.reference.draft_block import DraftReference, aux_states
 from tests.reference.greedy import GreedyReference
 from tests.reference.tiny import BOS
-from tests.reference.tiny_drafts import DraftSpec, draft_config, draft_tensors, save_draft, verifier_table
+from tests.reference.tiny_drafts import DraftSpec, draft_config, draft_tensors, verifier_table, write_folder
 
 FROZEN = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 BLOCK = 7
@@ -66,7 +66,7 @@ def fit_draft(
         optimizer.step()
         schedule.step()
     fitted = {name: draft.w[name].detach() for name in tensors}
-    return save_draft(folder, config, fitted)
+    return write_folder(folder, config, fitted)
 
 
 def _frequent_ids(answers: Sequence[Sequence[int]], size: int | None) -> list[int] | None:

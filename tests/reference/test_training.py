@@ -1,4 +1,4 @@
-"""F19: what training computes for a block is what the formulas give, slot by slot.
+"""What training computes for a block is what the formulas give, slot by slot (F19).
 
 `tests/engine/test_fitted_drafts.py` compares serving with the same formulas, so training and serving agree as well.
 """
@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from plugin.training.draft.anchors import Blocks, make_blocks
-from plugin.training.draft.checkpoint import read_draft
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.checkpoint import load_draft
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.verifier.extraction import Extractor
 from tests.reference.draft_block import DraftReference, aux_states
 from tests.reference.greedy import GreedyReference
@@ -31,10 +31,10 @@ TOLERANCE = 1e-4
 @pytest.fixture(params=NAMES)
 def draft(
     request: pytest.FixtureRequest, verifier: Path, tmp_path: Path
-) -> tuple[DraftModel, DraftReference]:
+) -> tuple[TrainableDraft, DraftReference]:
     """One checkpoint, read by the training code and by the reference."""
     folder = write_draft(tmp_path / request.param, SPECS[request.param], verifier)
-    return read_draft(folder), DraftReference.load(folder, verifier_table(verifier))
+    return load_draft(folder), DraftReference.load(folder, verifier_table(verifier))
 
 
 def blocks_at(columns: tuple[int, ...]) -> Blocks:
@@ -52,7 +52,7 @@ def blocks_at(columns: tuple[int, ...]) -> Blocks:
 
 
 @torch.no_grad()
-def trained_logits(model: DraftModel, reference: GreedyReference, blocks: Blocks) -> torch.Tensor:
+def trained_logits(model: TrainableDraft, reference: GreedyReference, blocks: Blocks) -> torch.Tensor:
     """`[anchors, BLOCK, draft vocabulary]` as the training step computes them."""
     extractor = Extractor(reference.model, model.config.aux_hidden_state_layer_ids)
     prompts, tokens = torch.tensor([PROMPT]), torch.tensor([TOKENS])
@@ -85,7 +85,7 @@ def test_slots() -> None:
         assert blocks.loss_mask[0, row].tolist() == [False] + [True] * (BLOCK - 1)
 
 
-def test_logits(draft: tuple[DraftModel, DraftReference], reference: GreedyReference) -> None:
+def test_logits(draft: tuple[TrainableDraft, DraftReference], reference: GreedyReference) -> None:
     model, formulas = draft
     trained = trained_logits(model, reference, blocks_at(ANCHORS))
     for row, anchor in enumerate(ANCHORS):
@@ -96,7 +96,9 @@ def test_logits(draft: tuple[DraftModel, DraftReference], reference: GreedyRefer
             )
 
 
-def test_control_shift_by_one(draft: tuple[DraftModel, DraftReference], reference: GreedyReference) -> None:
+def test_control_shift_by_one(
+    draft: tuple[TrainableDraft, DraftReference], reference: GreedyReference
+) -> None:
     """A block one position later, or slots read one off, does not pass for the right one."""
     model, formulas = draft
     trained = trained_logits(model, reference, blocks_at(ANCHORS))

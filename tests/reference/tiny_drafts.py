@@ -10,20 +10,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from plugin.drafts.families import Family, MarkovHeadType
+from plugin.training.draft.config import DraftConfig
 from tests.reference.tiny import MASK
 
-ARCHITECTURES = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel", "dflare": "DFlareDraftModel"}
-CONFIG_CLASSES = {
-    "dflash": "DFlashSpeculatorConfig",
-    "dspark": "DSparkSpeculatorConfig",
-    "dflare": "DFlareSpeculatorConfig",
-}
 EMBEDDING = "model.encoder.embed_tokens.weight"
 Tensors = dict[str, torch.Tensor]
 
@@ -36,11 +33,11 @@ class DraftSpec:
     own head, or None for a full-vocabulary draft that has no head of its own; `markov`: DSpark's head type.
     """
 
-    family: str
+    family: Family
     layers: int = 2
     aux: tuple[int, ...] = (0, 2, 4)
     draft_vocab: int | None = 320
-    markov: str = "vanilla"
+    markov: MarkovHeadType = "vanilla"
     markov_rank: int = 16
     confidence: bool = True
     sample_from_anchor: bool | None = None
@@ -57,82 +54,26 @@ def verifier_table(verifier: Path) -> torch.Tensor:
 
 
 def draft_config(spec: DraftSpec, verifier: Path, name_or_path: str | None = None) -> dict[str, Any]:
-    """config.json of the draft, with the fields and the odd extras that the published ones have."""
-    decoder = json.loads((verifier / "config.json").read_text())["decoder"]
-    full_rope = decoder["rope_parameters"]["full_attention"]
-    config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[spec.family]],
-        "auto_map": {"": f"config.{CONFIG_CLASSES[spec.family]}"},
-        "aux_hidden_state_layer_ids": list(spec.aux),
-        "block_size": 8,
-        "draft_vocab_size": spec.draft_vocab or decoder["vocab_size"],
-        "dtype": "float32",
-        "mask_token_id": MASK,
-        "sliding_window_non_causal": False,
-        "speculators_config": {
-            "algorithm": spec.family,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {
-                    "accept_tolerance": 0.0,
-                    "proposal_type": "greedy",
-                    "speculative_tokens": 7,
-                    "verifier_accept_k": 1,
-                }
-            ],
-            "verifier": {
-                "architectures": ["T5Gemma2ForConditionalGeneration"],
-                "name_or_path": name_or_path or str(verifier),
-            },
-        },
-        "speculators_model_type": spec.family,
-        "speculators_version": "0.0.0",
-        "target_hidden_size": None,
-        "tie_word_embeddings": False,
-        "transformer_layer_config": {
-            "architectures": ["T5Gemma2ForConditionalGeneration"],
-            "model_type": "llama",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "mlp_bias": False,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": None,
-            "head_dim": spec.head_dim,
-            "hidden_act": "silu",
-            "hidden_size": decoder["hidden_size"],
-            "intermediate_size": decoder["intermediate_size"],
-            "initializer_range": 0.02,
-            "max_position_embeddings": decoder["max_position_embeddings"],
-            "num_attention_heads": spec.heads,
-            "num_hidden_layers": spec.layers,
-            "num_key_value_heads": spec.kv_heads,
-            "layer_types": ["full_attention"] * spec.layers,
-            "pretraining_tp": 1,
-            "rms_norm_eps": decoder["rms_norm_eps"],
-            "rope_parameters": full_rope,
-            "rope_theta": full_rope["rope_theta"],
-            "sliding_window": 2048,
-            "tie_word_embeddings": False,
-            "use_cache": True,
-            "verifier_final_logit_softcapping": decoder["final_logit_softcapping"],
-            "verifier_hidden_states_are_normalized": True,
-            "verifier_is_encoder_decoder": True,
-            "verifier_model_type": "t5gemma2",
-            "vocab_size": decoder["vocab_size"],
-        },
-        "transformers_version": "5.0.0",
-    }
-    if spec.family == "dspark":
-        config |= {
-            "markov_rank": spec.markov_rank,
-            "markov_head_type": spec.markov,
-            "enable_confidence_head": spec.confidence,
-            "confidence_head_with_markov": spec.confidence,
-        }
+    """config.json of the draft, as training writes it."""
+    decoder = SimpleNamespace(**json.loads((verifier / "config.json").read_text())["decoder"])
+    config = DraftConfig.for_decoder(
+        spec.family,
+        decoder,
+        draft_vocab_size=spec.draft_vocab or decoder.vocab_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        aux_hidden_state_layer_ids=spec.aux,
+        mask_token_id=MASK,
+        markov_rank=spec.markov_rank,
+        markov_head_type=spec.markov,
+        enable_confidence_head=spec.confidence,
+        confidence_head_with_markov=spec.confidence,
+    ).to_json(name_or_path or str(verifier), decoder.final_logit_softcapping, "float32")
     if spec.sample_from_anchor is not None:
         config["sample_from_anchor"] = spec.sample_from_anchor
-    return config
+    return {**config, "transformers_version": "5.0.0"}
 
 
 def draft_tensors(spec: DraftSpec, table: torch.Tensor, target_ids: Sequence[int] | None = None) -> Tensors:
@@ -205,7 +146,7 @@ def draft_tensors(spec: DraftSpec, table: torch.Tensor, target_ids: Sequence[int
     return tensors
 
 
-def save_draft(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
+def write_folder(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     """Write config.json, config.py and model.safetensors; return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -216,7 +157,7 @@ def save_draft(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
 
 def write_draft(folder: Path, spec: DraftSpec, verifier: Path) -> Path:
     """Write a random draft for `verifier` into `folder`."""
-    return save_draft(folder, draft_config(spec, verifier), draft_tensors(spec, verifier_table(verifier)))
+    return write_folder(folder, draft_config(spec, verifier), draft_tensors(spec, verifier_table(verifier)))
 
 
 SPECS = {

@@ -90,15 +90,15 @@ def read_chat(text: str) -> list[Turn]:
 
 def split_turns(turns: Sequence[Turn], which: Which) -> tuple[Sequence[Turn], str] | None:
     """(turns before the response, response); None when no assistant turn has both text and a turn before it."""
-    places = [
-        place
-        for place, turn in enumerate(turns)
-        if turn.role == "assistant" and turn.text and any(earlier.text for earlier in turns[:place])
+    numbers = [
+        number
+        for number, turn in enumerate(turns)
+        if turn.role == "assistant" and turn.text and any(earlier.text for earlier in turns[:number])
     ]
-    if not places:
+    if not numbers:
         return None
-    place = places[0 if which == "first" else -1]
-    return turns[:place], turns[place].text
+    chosen = numbers[0 if which == "first" else -1]
+    return turns[:chosen], turns[chosen].text
 
 
 def plain_text(turns: Sequence[Turn]) -> str:

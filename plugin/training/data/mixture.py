@@ -3,8 +3,8 @@
     >>> from plugin.training.data.mixture import read_data
     >>> data = read_data(["t5gemma2_200k:mathinstruct", "demo:1000"], seed=42)
 
-As in the published recipe, source number i (from 0, over all places) is drawn in the order of a permutation seeded with
-seed + i, and the drawn pairs of all sources are then shuffled with the seed itself.
+As in the published recipe, source number i (from 0, over all source specs) is drawn in the order of a permutation
+seeded with seed + i, and the drawn pairs of all sources are then shuffled with the seed itself.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from plugin.training.data.pairs import DataError, Pair
 from plugin.training.data.profiles import sources_of
 from plugin.training.data.sources import Source
 
-__all__ = ["DataError", "Mixture", "Pair", "read_data"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -32,46 +30,46 @@ logger = logging.getLogger(__name__)
 class Mixture:
     """`pairs` in training order; `counts`, JSON-ready: `seed`, `pairs`, `sha256` of the pairs in order, `sources`.
 
-    Each of the sources has `source`, `place`, `seed` (of its draw), `rows` (all it has), `asked` (null: all), `taken`,
-    `skipped` (rows without prompt or response that the draw met), `sha256` of its pairs in the order of the draw, and
-    the facts of its kind: dataset, config, split and revision, or the file.
+    Each of the sources has `source`, `place` (its spec), `seed` (of its draw), `rows` (all it has), `asked` (null:
+    all), `taken`, `skipped` (rows without prompt or response that the draw met), `sha256` of its pairs in the order of
+    the draw, and the facts of its kind: dataset, config, split and revision, or the file.
     """
 
     pairs: list[Pair]
     counts: dict[str, Any]
 
 
-def read_data(places: Sequence[str], seed: int, render: Render = plain_text) -> Mixture:
-    """The pairs of all `places` (see `plugin.training.data.profiles`); the same for the same arguments and data.
+def read_data(source_specs: Sequence[str], seed: int, render: Render = plain_text) -> Mixture:
+    """The pairs of all `source_specs` (see `plugin.training.data.profiles`); the same for the same arguments and data.
 
-    `render` makes the encoder's text of a conversation's turns. Raises `DataError`, one line: a place that is none, a
-    bad row by file, line and field, a source with fewer usable rows than asked for, and no rows at all.
+    `render` makes the encoder's text of a conversation's turns. Raises `DataError`, one line: a source spec that means
+    nothing, a bad row by file, line and field, a source with fewer usable rows than asked for, and no rows at all.
     """
-    sources = [(place, source) for place in places for source in sources_of(place)]
+    sources = [(spec, source) for spec in source_specs for source in sources_of(spec)]
     if not sources:
         raise DataError("no training data: name a JSONL file, demo:N, hf:DATASET or a mixture")
     pairs: list[Pair] = []
-    counts = []
-    for index, (place, source) in enumerate(sources):
+    drawn_from = []
+    for index, (spec, source) in enumerate(sources):
         drawn, facts = _draw(source, seed + index, render)
-        counts.append({"source": source.name, "place": place, "seed": seed + index, **facts})
+        drawn_from.append({"source": source.name, "place": spec, "seed": seed + index, **facts})
         pairs += drawn
     order = np.random.default_rng(seed).permutation(len(pairs))
-    shuffled = [pairs[place] for place in order]
-    told = {"seed": seed, "pairs": len(shuffled), "sha256": _sha256(shuffled), "sources": counts}
-    return Mixture(shuffled, told)
+    shuffled = [pairs[number] for number in order]
+    counts = {"seed": seed, "pairs": len(shuffled), "sha256": _sha256(shuffled), "sources": drawn_from}
+    return Mixture(shuffled, counts)
 
 
 def _draw(source: Source, seed: int, render: Render) -> tuple[list[Pair], dict[str, Any]]:
     rows = source.open(seed)
     pairs: list[Pair] = []
     skipped = 0
-    for place in np.random.default_rng(seed).permutation(rows.size):
+    for number in np.random.default_rng(seed).permutation(rows.size):
         if len(pairs) == source.count:
             break
-        name = rows.name(int(place))
+        name = rows.name(int(number))
         try:
-            texts = source.columns.texts(rows.row(int(place)), render)
+            texts = source.columns.texts(rows.row(int(number)), render)
         except ValueError as error:
             raise DataError(f"{name}: {error}") from None
         if texts is None:

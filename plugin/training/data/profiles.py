@@ -1,6 +1,6 @@
-"""What a place on the command line means: a list of sources, from a file, a mixture profile or a short form.
+"""What a source spec on the command line means: a list of sources, from a file, a mixture profile or a short form.
 
-| place | sources |
+| source spec | sources |
 |---|---|
 | `mine.jsonl`, `mine.jsonl.gz` | the file; rows with `prompt` and `response`, or `messages` |
 | `demo:60000` | so many problems of the demo's generator |
@@ -42,38 +42,40 @@ _TYPES: Final[dict[str, type]] = {
 }
 
 
-def sources_of(place: str) -> list[Source]:
-    """The sources that a place means. Raises `DataError` naming the place."""
-    path = Path(place).expanduser()
+def sources_of(source_spec: str) -> list[Source]:
+    """The sources that a source spec means. Raises `DataError` naming the spec."""
+    path = Path(source_spec).expanduser()
     if path.suffix == ".toml":
         return read_profile(path)
     if path.is_file():
         return [Source(path.name, jsonl=path)]
-    head, colon, rest = place.partition(":")
+    head, colon, rest = source_spec.partition(":")
     if head == "demo":
         if not rest.isdecimal():
-            raise DataError(f"{place}: write demo:N with N problems")
+            raise DataError(f"{source_spec}: write demo:N with N problems")
         return [Source("demo", int(rest), demo=True)]
     if head == "hf":
-        return [_hub_source(place, rest)]
+        return [_hub_source(source_spec, rest)]
     profile = Path(head) if head.endswith(".toml") else MIXTURES / f"{head}.toml"
     if not profile.is_file():
         known = ", ".join(sorted(file.stem for file in MIXTURES.glob("*.toml"))) or "none"
-        raise DataError(f"{place}: no such file, no demo:N, no hf:DATASET and no mixture (known: {known})")
+        raise DataError(
+            f"{source_spec}: no such file, no demo:N, no hf:DATASET and no mixture (known: {known})"
+        )
     sources = read_profile(profile)
     if not colon:
         return sources
     chosen = [source for source in sources if source.name == rest]
     if not chosen:
         names = ", ".join(source.name for source in sources)
-        raise DataError(f"{place}: {profile.name} has the sources {names}")
+        raise DataError(f"{source_spec}: {profile.name} has the sources {names}")
     return chosen
 
 
-def _hub_source(place: str, rest: str) -> Source:
+def _hub_source(source_spec: str, rest: str) -> Source:
     name, *more = rest.split(":")
     if not name or len(more) > 2 or not all(more):
-        raise DataError(f"{place}: write hf:DATASET, hf:DATASET:SPLIT or hf:DATASET:CONFIG:SPLIT")
+        raise DataError(f"{source_spec}: write hf:DATASET, hf:DATASET:SPLIT or hf:DATASET:CONFIG:SPLIT")
     config = more[0] if len(more) == 2 else None
     return Source(name, dataset=name, config=config, split=more[-1] if more else "train")
 

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from plugin.training.data.pairs import Pair
-from plugin.training.transfer import to_device
+from plugin.training.device import to_device
 
 logger = logging.getLogger(__name__)
 
-IGNORED_LABEL = -100
 _ENCODED_AT_ONCE = 4096
 
 
@@ -108,31 +107,13 @@ class Batch:
         """The same batch on `device`."""
         return Batch(*(to_device(getattr(self, name), device) for name in self.__slots__))
 
-    def labels(self) -> torch.Tensor:
-        """[rows, decoder length]: the next token at each column, `IGNORED_LABEL` where there is none."""
-        following = torch.roll(self.tokens, -1, dims=1)
-        wanted = torch.roll(self.loss_mask, -1, dims=1)
-        wanted[:, -1] = False
-        return torch.where(wanted, following, IGNORED_LABEL)
 
-
-def collate(
-    samples: Sequence[Sample],
-    pad_id: int,
-    start_id: int,
-    prompt_length: int | None = None,
-    decoder_length: int | None = None,
-) -> Batch:
-    """`samples` as one padded batch, one sample a row, right padded.
-
-    The lengths (tokens) default to the longest sample; samples beyond a given length are cut.
-    """
-    prompt_length = prompt_length or max(len(sample.prompt) for sample in samples)
-    decoder_length = decoder_length or 1 + max(len(sample.response) for sample in samples)
-    prompts, prompt_mask = _pad([sample.prompt for sample in samples], prompt_length, pad_id)
-    tokens, inside = _pad([[start_id, *sample.response] for sample in samples], decoder_length, pad_id)
-    columns = torch.arange(decoder_length).expand(len(samples), -1)
-    rows = torch.arange(len(samples))[:, None].expand(-1, decoder_length)
+def collate(samples: Sequence[Sample], pad_id: int, start_id: int) -> Batch:
+    """`samples` as one batch, one sample a row, right padded to the longest prompt and the longest response."""
+    prompts, prompt_mask = _pad([sample.prompt for sample in samples], pad_id)
+    tokens, inside = _pad([[start_id, *sample.response] for sample in samples], pad_id)
+    columns = torch.arange(tokens.shape[1]).expand(len(samples), -1)
+    rows = torch.arange(len(samples))[:, None].expand_as(tokens)
     return Batch(
         prompts=prompts,
         prompt_mask=prompt_mask,
@@ -158,14 +139,10 @@ def length_batches(samples: Sequence[Sample], size: int, seed: int, epoch: int) 
         yield from groups
 
 
-def _pad(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    padded = np.full((len(rows), length), pad_id, dtype=np.int64)
-    inside = np.zeros((len(rows), length), dtype=np.bool_)
-    for number, row in enumerate(rows):
-        kept = row[:length]
-        padded[number, : len(kept)] = kept
-        inside[number, : len(kept)] = True
-    return torch.from_numpy(padded), torch.from_numpy(inside)
+def _pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> list[int]:

@@ -84,7 +84,7 @@ def jsonl_rows(path: Path) -> Rows:
     return Rows(
         len(rows),
         rows.__getitem__,
-        lambda place: f"{path.name}:{lines[place]}",
+        lambda number: f"{path.name}:{lines[number]}",
         {"kind": "jsonl", "file": path.name},
     )
 
@@ -124,7 +124,7 @@ def hub_rows(name: str, dataset: str, config: str | None, split: str, revision: 
         "revision": _commit(data) or revision,
         "fingerprint": data._fingerprint,
     }
-    return Rows(len(data), lambda place: dict(data[place]), lambda place: f"{name}:{place}", facts)
+    return Rows(len(data), lambda number: dict(data[number]), lambda number: f"{name}:{number}", facts)
 
 
 def _commit(data: Any) -> str | None:
@@ -140,7 +140,7 @@ def demo_rows(name: str, count: int, seed: int) -> Rows:
     problems = take(seed, "train", count)
     return Rows(
         count,
-        lambda place: {"prompt": problems[place].question, "response": problems[place].answer},
-        lambda place: f"{name}:{place}",
+        lambda number: {"prompt": problems[number].question, "response": problems[number].answer},
+        lambda number: f"{name}:{number}",
         {"kind": "demo", "generator_seed": seed},
     )

@@ -5,8 +5,8 @@
     t5gemma2 train demo --only dflash --out plugin/demo
 
 A draft can be trained further with --from FOLDER; the bundled ones were, first on a GPU in large batches and then on a
-CPU in small ones (see the train_command.txt beside each).
-Runs on CUDA where there is any, else on the CPU (hours instead of minutes; --steps and --samples make it shorter).
+CPU in small ones (see the train_command.txt beside each). Runs on CUDA where there is any, else on the CPU (hours
+instead of minutes; --steps and --samples make it shorter).
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ import argparse
 import logging
 import os
 import shlex
+import shutil
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from rich.console import Console
-from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
+from transformers import T5Gemma2ForConditionalGeneration
 
-from plugin.drafts.families import FAMILIES, Family
+from plugin.drafts.families import FAMILIES
 from plugin.training.data.pairs import Pair
 from plugin.training.data.problems.generate import PUBLISHED_QUESTIONS, Problem, take
-from plugin.training.data.samples import Sample, encode, split_samples
+from plugin.training.data.samples import Sample, encode
 from plugin.training.demo import tokenizer as vocabulary
 from plugin.training.demo.tiny_verifier import MAX_POSITIONS, VerifierSettings, train_verifier
 from plugin.training.device import training_device
-from plugin.training.draft.checkpoint import read_draft, read_state, train_command, write_draft, write_json
-from plugin.training.draft.shape import new_draft, new_shape
-from plugin.training.run.evaluation import acceptance, evaluate
-from plugin.training.run.progress import RunProgress
-from plugin.training.run.settings import DraftSettings
-from plugin.training.run.trainer import DraftTrainer, StepReport, TrainingState, check_finite
+from plugin.training.draft.checkpoint import load_draft, save_draft, write_json
+from plugin.training.draft.model import TrainableDraft
+from plugin.training.entry import train_family
+from plugin.training.flags import family_arguments
+from plugin.training.run.checkpoint import TRAIN_COMMAND, train_command
+from plugin.training.run.evaluation import serving_acceptance
+from plugin.training.run.folder import TRAINING_STATE, VAL_METRICS, Checkpoint, RunFolder
+from plugin.training.run.stop import Interrupted
 from plugin.training.verifier.extraction import Extractor
+from plugin.training.verifier.frozen_verifier import FrozenVerifier
 from plugin.training.verifier.greedy import greedy_responses
 
 logger = logging.getLogger(__name__)
@@ -47,35 +50,29 @@ MAX_NEW_TOKENS: Final = 96
 TOTAL_LENGTH: Final = 128
 """Of a packed row, tokens: room for one response and some of the shorter ones, since attention costs by the row."""
 TOKENIZER_TEXTS: Final = 20_000
-LOG_EVERY: Final = 10
 VERIFIER_SAMPLES: Final = 400_000
 DRAFT_SAMPLES: Final = 60_000
 
 
-def _pairs(problems: list[Problem]) -> list[Pair]:
-    return [Pair(problem.question, problem.answer) for problem in problems]
-
-
-def build_verifier(arguments: argparse.Namespace, out: Path, device: torch.device) -> None:
+def build_verifier(arguments: argparse.Namespace, out: Path) -> None:
     """Trains the tokenizer and the verifier into `out`."""
-    problems = take(arguments.seed, "train", arguments.samples)
-    texts = (text for problem in problems[:TOKENIZER_TEXTS] for text in (problem.question, problem.answer))
+    device = training_device(arguments.device)
+    problems = take(arguments.seed, "train", arguments.samples or VERIFIER_SAMPLES)
+    pairs = [Pair(problem.question, problem.answer) for problem in problems]
+    texts = (text for pair in pairs[:TOKENIZER_TEXTS] for text in (pair.prompt, pair.response))
     tokenizer = vocabulary.learn_tokenizer(texts, MAX_POSITIONS)
     settings = VerifierSettings(steps=arguments.steps, batch_size=arguments.batch, seed=arguments.seed)
-    samples = encode(tokenizer, _pairs(problems), vocabulary.EOS_ID)
-    model, loss = train_verifier(samples, settings, device)
+    model, loss = train_verifier(encode(tokenizer, pairs, vocabulary.EOS_ID), settings, device)
     fresh = take(arguments.seed + 1, "fresh", arguments.evaluate)
-    responses = greedy_responses(model, _prompts(tokenizer, fresh), MAX_NEW_TOKENS, arguments.batch)
+    responses = [sample.response for sample in _answered(model, tokenizer, fresh, arguments.batch)]
     answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
-    same = sum(answer == problem.answer for answer, problem in zip(answers, fresh, strict=True))
-    right = sum(
-        _last_number(answer) == problem.result for answer, problem in zip(answers, fresh, strict=True)
-    )
+    judged = list(zip(answers, fresh, strict=True))
     metrics = {
         "train_loss": loss,
         "fresh_problems": len(fresh),
-        "fresh_answer_exact": same / len(fresh),
-        "fresh_result_correct": right / len(fresh),
+        "fresh_answer_exact": sum(answer == problem.answer for answer, problem in judged) / len(fresh),
+        "fresh_result_correct": sum(_last_number(answer) == problem.result for answer, problem in judged)
+        / len(fresh),
     }
     logger.info("verifier: %s", metrics)
     for question in PUBLISHED_QUESTIONS:
@@ -84,135 +81,18 @@ def build_verifier(arguments: argparse.Namespace, out: Path, device: torch.devic
     model.cpu().save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(out)
-    write_json(out / "val_metrics.json", metrics)
+    write_json(out / VAL_METRICS, metrics)
     facts = {**asdict(settings), "training problems": len(problems), "device": device}
-    (out / "train_command.txt").write_text(train_command(_command("verifier", arguments, out), facts, device))
-
-
-def build_draft(
-    family: Family, arguments: argparse.Namespace, verifier_folder: Path, out: Path, device: torch.device
-) -> None:
-    """Trains one draft of `family` for the verifier in `verifier_folder`, on that verifier's own greedy answers."""
-    tokenizer = AutoTokenizer.from_pretrained(verifier_folder)
-    verifier = (
-        T5Gemma2ForConditionalGeneration.from_pretrained(verifier_folder, dtype=torch.float32)
-        .to(device)
-        .eval()
-    )
-    verifier.requires_grad_(False)
-    start: Path | None = arguments.start
-    if start:
-        # All of it now: what is missing there would otherwise be found when the draft is trained and lost.
-        draft, begun, earlier = (
-            read_draft(start).to(device),
-            read_state(start),
-            (start / "train_command.txt").read_text(),
-        )
-        if draft.config.family != family:
-            raise ValueError(
-                f"{start}: speculators_model_type is {draft.config.family!r}, asked for is {family!r}"
-            )
-    problems = take(arguments.seed + 2, "train", arguments.samples)
-    if arguments.answers == "reference":
-        samples = encode(
-            tokenizer, _pairs(problems), vocabulary.EOS_ID, MAX_POSITIONS, response_length=MAX_NEW_TOKENS
-        )
-    else:
-        samples = _answered(verifier, tokenizer, problems, arguments.batch)
-    train, validation = split_samples(samples, seed=arguments.seed)
-    if not start:
-        shape = new_shape(
-            family, verifier.config.decoder, mask_token_id=tokenizer.mask_token_id,
-            layers=FAMILIES[family].demo.num_layers, aux=FAMILIES[family].demo.aux_layer_ids,
-            draft_vocab_size=DRAFT_VOCABULARY_SIZE, markov_rank=MARKOV_RANK,
-        )  # fmt: skip
-        table = verifier.get_input_embeddings().weight.detach()
-        draft = new_draft(shape, table, (sample.response for sample in train), arguments.seed)
-    config = draft.config
-    settings = DraftSettings(
-        epochs=arguments.epochs,
-        rows=arguments.batch,
-        total_length=TOTAL_LENGTH,
-        prompt_length=MAX_POSITIONS,
-        response_length=MAX_NEW_TOKENS,
-        max_anchors=arguments.anchors,
-        extractor_batch=arguments.batch,
-        peak_rate=arguments.rate,
-        seed=arguments.seed,
-        precision="float32",
-    )
-    extractor = Extractor(verifier, config.aux_hidden_state_layer_ids)
-    trainer = DraftTrainer(draft, extractor, settings, train, vocabulary.PAD_ID, vocabulary.BOS_ID)
-    state = _trained(trainer, validation, arguments.console)
-    draft.load_state_dict(
-        {name: t.bfloat16().to(t) if t.is_floating_point() else t for name, t in draft.state_dict().items()}
-    )
-    metrics: dict[str, Any] = evaluate(trainer, validation) if validation else {}
-    fresh = _answered(
-        verifier, tokenizer, take(arguments.seed + 3, "fresh", arguments.evaluate), arguments.batch
-    )
-    for length in (1, 3, config.block_size - 1):
-        found = acceptance(trainer, fresh, length)
-        logger.info("%s K=%d: %s", family, length, found)
-        metrics |= {
-            f"fresh_acceptance_rate_k{length}": found.acceptance_rate,
-            f"fresh_mean_acceptance_length_k{length}": found.mean_acceptance_length,
-            f"fresh_per_position_k{length}": list(found.per_position or ()),
-        }
-    facts = {
-        **asdict(settings),
-        "training samples": len(train),
-        "validation samples": len(validation),
-        "fresh problems": len(fresh),
-        "responses": arguments.answers,
-        "device": device,
-    }
-    write_draft(
-        out,
-        draft,
-        os.path.relpath(verifier_folder, out),
-        verifier.config.decoder.final_logit_softcapping,
-        metrics,
-        _after(state, begun) if start else state,
-        train_command(_command(family, arguments, out, verifier_folder), facts, device)
-        + (f"\ncontinued from a draft that was made by:\n\n{earlier}" if start else ""),
-    )
-
-
-def _trained(trainer: DraftTrainer, validation: list[Sample], console: Console) -> TrainingState:
-    """Trains all epochs and gives the state after the last step."""
-    state = trainer.state
-    with RunProgress(trainer.total_steps, console=console) as progress:
-        while not trainer.done:
-            unseen: list[StepReport] = []
-            for report in trainer.steps():
-                unseen.append(report)
-                state = trainer.state
-                if len(unseen) >= LOG_EVERY or state.local_step == trainer.epoch_steps[state.epoch]:
-                    progress.advance(unseen, check_finite(unseen))
-                    unseen = []
-            if validation and (metrics := evaluate(trainer, validation)):
-                progress.say(f"epoch {state.epoch}: loss {metrics['loss_epoch']:.4f}")
-            trainer.next_epoch()
-    return state
-
-
-def _after(state: TrainingState, earlier: TrainingState) -> TrainingState:
-    """`state` as that of a run which went on from `earlier`."""
-    return TrainingState(
-        state.epoch + earlier.epoch + 1, state.local_step, state.global_step + earlier.global_step
-    )
-
-
-def _prompts(tokenizer: Any, problems: list[Problem]) -> list[list[int]]:
-    return list(tokenizer([problem.question for problem in problems]).input_ids)
+    command = _command("verifier-demo", arguments, out=out.name, samples=len(problems), steps=arguments.steps)
+    (out / TRAIN_COMMAND).write_text(train_command(command, facts, device))
 
 
 def _answered(
     verifier: T5Gemma2ForConditionalGeneration, tokenizer: Any, problems: list[Problem], batch: int
 ) -> list[Sample]:
-    prompts = _prompts(tokenizer, problems)
-    responses = greedy_responses(verifier, prompts, MAX_NEW_TOKENS, batch * 4)
+    """The problems with the verifier's greedy answers, `batch` at a time."""
+    prompts = tokenizer([problem.question for problem in problems]).input_ids
+    responses = greedy_responses(verifier, prompts, MAX_NEW_TOKENS, batch)
     return [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
 
 
@@ -221,34 +101,117 @@ def _last_number(text: str) -> int | None:
     return int(words[-1]) if words else None
 
 
-def _command(target: str, arguments: argparse.Namespace, out: Path, verifier: Path | None = None) -> str:
-    words = ["t5gemma2", "train", "verifier-demo" if verifier is None else "demo"]
+def build_draft(family: str, arguments: argparse.Namespace, verifier: Path, out: Path) -> None:
+    """Trains a draft of `family` by `t5gemma2 train <family>` in a run folder that does not stay, and puts it into
+    `out`. Raises `KeyboardInterrupt` when it is stopped by a signal: then all of it is to be done again.
+    """
+    samples = arguments.samples or DRAFT_SAMPLES
+    # Read now: if it were missing, that would otherwise be found when the draft is trained.
+    earlier = (arguments.start / TRAIN_COMMAND).read_text() if arguments.start else None
+    with tempfile.TemporaryDirectory() as run:
+        chosen = family_arguments(family, _family_words(family, arguments, verifier, Path(run), samples))
+        chosen.console = arguments.console
+        chosen.command = _command(
+            "demo", arguments, out=out.parent.name, samples=samples, only=family, verifier=verifier.name,
+            epochs=arguments.epochs, rate=arguments.rate, anchors=arguments.anchors, answers=arguments.answers,
+            **({"from": arguments.start.name} if arguments.start else {}),
+        )  # fmt: skip
+        try:
+            train_family(chosen)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        trained = RunFolder(Path(run)).newest()
+        assert trained is not None
+        _publish(trained, arguments, verifier, out, earlier)
+
+
+def _publish(
+    trained: Checkpoint, arguments: argparse.Namespace, verifier: Path, out: Path, earlier: str | None
+) -> None:
+    """Puts the draft into `out`, without what only its run needs, and with its acceptance on fresh problems."""
+    draft = load_draft(trained.path)
+    loaded = FrozenVerifier.load(str(verifier), training_device(arguments.device))
+    fresh = take(arguments.seed + 3, "fresh", arguments.evaluate)
+    metrics = trained.json(VAL_METRICS) or {}
+    save_draft(
+        out, draft, os.path.relpath(verifier, out), loaded.model.config.decoder.final_logit_softcapping
+    )
+    shutil.copyfile(trained.path / TRAINING_STATE, out / TRAINING_STATE)
+    write_json(out / VAL_METRICS, metrics | _fresh_metrics(draft, loaded, fresh, arguments.batch * 4))
+    text = f"{(trained.path / TRAIN_COMMAND).read_text()}fresh problems: {len(fresh)}\n"
+    if earlier is not None:
+        text += f"\ncontinued from a draft that was made by:\n\n{earlier}"
+    (out / TRAIN_COMMAND).write_text(text)
+
+
+def _family_words(
+    family: str, arguments: argparse.Namespace, verifier: Path, run: Path, samples: int
+) -> list[str]:
+    """The flags of `t5gemma2 train <family>` for the demo's draft, which learns other problems than the verifier."""
     options: dict[str, object] = {
-        "--out": out.name,
-        "--seed": arguments.seed,
-        "--samples": arguments.samples,
-        "--batch": arguments.batch,
+        "--verifier": verifier.absolute(),
+        "--data": f"demo:{samples}",
+        "--responses": "verifier" if arguments.answers == "verifier" else "data",
+        "--out": run,
+        "--keep": 1,
+        "--epochs": arguments.epochs,
+        "--rate": arguments.rate,
+        "--anchors": arguments.anchors,
+        "--rows": arguments.batch,
+        "--extractor-batch": arguments.batch,
+        "--total-length": TOTAL_LENGTH,
+        "--prompt-length": MAX_POSITIONS,
+        "--response-length": MAX_NEW_TOKENS,
+        "--seed": arguments.seed + 2,
+        "--precision": "float32",
     }
-    if verifier is None:
-        options |= {"--steps": arguments.steps}
+    shape = FAMILIES[family]
+    if arguments.start:
+        options["--from"] = arguments.start
     else:
-        options |= {"--only": target, "--out": out.parent.name, "--verifier": verifier.name}
-        options |= {"--epochs": arguments.epochs, "--rate": arguments.rate, "--anchors": arguments.anchors}
-        options |= {"--answers": arguments.answers}
-        options |= {"--from": arguments.start.name} if arguments.start else {}
-    words += [word for name, value in options.items() for word in (name, str(value))]
-    return shlex.join(words)
+        options["--layers"] = shape.demo.num_layers
+        options["--aux-layers"] = ",".join(map(str, shape.demo.aux_layer_ids))
+        options["--draft-vocab"] = DRAFT_VOCABULARY_SIZE
+        if "markov_rank" in shape.own_keys:
+            options["--markov-rank"] = MARKOV_RANK
+    if arguments.device:
+        options["--device"] = arguments.device
+    return ["--no-tensorboard", *(str(word) for option in options.items() for word in option)]
+
+
+def _fresh_metrics(
+    draft: TrainableDraft, verifier: FrozenVerifier, fresh: list[Problem], batch: int
+) -> dict[str, Any]:
+    """Acceptance on fresh problems at K = 1, 3 and the block's, under the names of val_metrics.json."""
+    samples = _answered(verifier.model, verifier.tokenizer, fresh, batch)
+    draft = draft.to(verifier.model.device)
+    extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
+    metrics: dict[str, Any] = {}
+    for length in (1, 3, draft.config.block_size - 1):
+        found = serving_acceptance(draft, extractor, samples, length)
+        logger.info("%s K=%d: %s", draft.config.family, length, found)
+        metrics |= {
+            f"fresh_acceptance_rate_k{length}": found.acceptance_rate,
+            f"fresh_mean_acceptance_length_k{length}": found.mean_acceptance_length,
+            f"fresh_per_position_k{length}": list(found.per_position or ()),
+        }
+    return metrics
+
+
+def _command(target: str, arguments: argparse.Namespace, *, out: str, samples: int, **options: object) -> str:
+    """The command that builds one part, every option resolved and folders by their names alone."""
+    resolved = {"out": out, "seed": arguments.seed, "samples": samples, "batch": arguments.batch, **options}
+    words = (word for name, value in resolved.items() for word in (f"--{name}", str(value)))
+    return shlex.join(["t5gemma2", "train", target, *words])
 
 
 def demo_verifier(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train verifier-demo`."""
-    arguments.samples = arguments.samples or VERIFIER_SAMPLES
-    build_verifier(arguments, arguments.out, training_device(arguments.device))
+    build_verifier(arguments, arguments.out)
 
 
 def demo(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train demo`: the verifier, unless it is given or left out, then a draft of each family."""
-    device = training_device(arguments.device)
     parts = set(arguments.only or FAMILIES)
     if arguments.only is None and arguments.verifier is None:
         parts.add("verifier")
@@ -258,13 +221,9 @@ def demo(arguments: argparse.Namespace) -> None:
         raise ValueError("--from: goes with one --only FAMILY")
     verifier = arguments.verifier or arguments.out / "verifier"
     if "verifier" in parts:
-        chosen = argparse.Namespace(**vars(arguments))
-        chosen.samples = arguments.samples or VERIFIER_SAMPLES
-        build_verifier(chosen, arguments.out / "verifier", device)
+        build_verifier(arguments, verifier)
     elif not (verifier / "config.json").is_file():
         raise ValueError(f"{verifier}: holds no verifier; name one by --verifier")
-    for family in FAMILIES.values():
-        if family.name in parts:
-            chosen = argparse.Namespace(**vars(arguments))
-            chosen.samples = arguments.samples or DRAFT_SAMPLES
-            build_draft(family.name, chosen, verifier, arguments.out / family.name, device)
+    for family in FAMILIES:
+        if family in parts:
+            build_draft(family, arguments, verifier, arguments.out / family)

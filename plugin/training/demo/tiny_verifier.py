@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional
 from transformers import T5Gemma2Config, T5Gemma2ForConditionalGeneration
 
-from plugin.training.data.samples import IGNORED_LABEL, Sample, collate, length_batches
+from plugin.training.data.samples import Batch, Sample, collate, length_batches
 from plugin.training.demo import tokenizer as vocabulary
 from plugin.training.run.schedule import learning_rate
-from plugin.training.verifier.step import Inputs, VerifierStep, captured
+from plugin.training.verifier.forward import verifier_states
 
 logger = logging.getLogger(__name__)
 
@@ -91,60 +93,54 @@ def train_verifier(
     """A trained verifier on `device` and its mean loss (nats a token) over the last hundred steps.
 
     From the last tenth of the steps on the embedding table is kept at values that bfloat16 can hold, so that a draft
-    stored in bfloat16 carries the very same table as the float32 verifier.
+    stored in bfloat16 carries the very same table as the float32 verifier. Raises `FloatingPointError` when the loss
+    is not finite.
     """
     torch.manual_seed(settings.seed)
     torch.set_float32_matmul_precision("high")
     model = T5Gemma2ForConditionalGeneration(tiny_config()).to(device).train()
-    step = VerifierStep(model, settings.weight_decay, settings.clip, capturable=device.type == "cuda")
-    everything = collate(samples, vocabulary.PAD_ID, vocabulary.BOS_ID).to(device)
-    labels = everything.labels()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), weight_decay=settings.weight_decay, betas=(0.9, 0.98), fused=True
+    )
     table = model.get_input_embeddings().weight
-    take_step: Callable[[Inputs], torch.Tensor] = step
-    recent: list[torch.Tensor] = []
+    recent: deque[torch.Tensor] = deque(maxlen=100)
     started = time.perf_counter()
-    rows = _rows(samples, settings)
-    for number in range(settings.steps):
-        chosen = torch.tensor(next(rows), device=device)
-        inputs = (
-            everything.prompts[chosen],
-            everything.prompt_mask[chosen],
-            everything.tokens[chosen],
-            labels[chosen],
-        )
-        if device.type == "cpu":
-            inputs = _trimmed(*inputs)
-        elif number == 0:
-            take_step = captured(step, inputs)
-        step.set_rate(learning_rate(number, settings.steps, settings.peak_rate, settings.warmup, "cosine"))
-        recent = [*recent[-99:], take_step(inputs)]
+    for number, rows in zip(range(settings.steps), _batches(samples, settings), strict=False):
+        batch = collate([samples[row] for row in rows], vocabulary.PAD_ID, vocabulary.BOS_ID).to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(number, settings.steps, settings.peak_rate, settings.warmup, "cosine")
+        recent.append(take_step(model, optimizer, batch, settings.clip))
         if number >= min(settings.steps * 0.9, settings.steps - 1):
             with torch.no_grad():
                 table.copy_(table.bfloat16())
         if number % 200 == 0 or number + 1 == settings.steps:
-            seconds = time.perf_counter() - started
             logger.info(
                 "verifier step %d/%d loss %.4f, %.0f s",
-                number + 1,
-                settings.steps,
-                recent[-1].item(),
-                seconds,
-            )
+                number + 1, settings.steps, recent[-1].item(), time.perf_counter() - started,
+            )  # fmt: skip
     torch.set_float32_matmul_precision("highest")
-    final = float(torch.stack(recent).mean())
+    final = float(torch.stack(list(recent)).mean())
     if not final < float("inf"):
         raise FloatingPointError(f"verifier: the loss is {final} after {settings.steps} steps")
     return model.eval(), final
 
 
-def _rows(samples: Sequence[Sample], settings: VerifierSettings) -> Iterator[list[int]]:
+def take_step(
+    model: T5Gemma2ForConditionalGeneration, optimizer: torch.optim.Optimizer, batch: Batch, clip: float
+) -> torch.Tensor:
+    """One optimizer step on `batch`, gradients clipped at the norm `clip`; the loss before it (nats a token)."""
+    states = verifier_states(model, batch.prompts, batch.prompt_mask, batch.tokens[:, :-1])
+    labels = batch.tokens[:, 1:].masked_fill(~batch.loss_mask[:, 1:], -100)  # what cross_entropy leaves out
+    loss = functional.cross_entropy(model.lm_head(states).flatten(0, 1), labels.flatten())
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    return loss.detach()
+
+
+def _batches(samples: Sequence[Sample], settings: VerifierSettings) -> Iterator[list[int]]:
+    """Indices of full batches, epoch after epoch without an end."""
     size = min(settings.batch_size, len(samples))
     for epoch in itertools.count():
         yield from (rows for rows in length_batches(samples, size, settings.seed, epoch) if len(rows) == size)
-
-
-def _trimmed(prompts: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor, labels: torch.Tensor) -> Inputs:
-    """The batch without the columns that are padding in every row."""
-    width = int(mask.sum(dim=1).max())
-    length = int((labels != IGNORED_LABEL).sum(dim=1).max())
-    return prompts[:, :width], mask[:, :width], tokens[:, :length], labels[:, :length]

@@ -13,16 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 VOCABULARY_SIZE: Final = 768
-SPECIAL_TOKENS: Final = {
-    "<pad>": 0,
-    "<eos>": 1,
-    "<bos>": 2,
-    "<unk>": 3,
-    "<mask>": 4,
-    "<end_of_image>": 5,
-    "<image>": 6,
-    "<start_of_image>": 7,
-}
+SPECIAL_TOKENS: Final = (
+    "<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<end_of_image>", "<image>", "<start_of_image>",
+)  # fmt: skip
+"""In the order of their ids, from 0."""
 PAD_ID, EOS_ID, BOS_ID = range(3)
 END_OF_IMAGE_ID, IMAGE_ID, START_OF_IMAGE_ID = range(5, 8)
 

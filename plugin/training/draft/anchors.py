@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plugin.training.transfer import to_device
+from plugin.training.device import to_device
 
 
 @dataclass(frozen=True, slots=True)

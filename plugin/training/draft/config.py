@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from plugin.drafts.families import FAMILIES, Family, MarkovHeadType
+from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE, Family, MarkovHeadType
+
+SPECULATORS_VERSION: Final = "0.3.0"
+_DECODER_FIELDS: Final = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "max_position_embeddings", "rms_norm_eps",
+)  # fmt: skip
+"""What a draft has of its verifier's decoder."""
+_LAYER_FIELDS: Final = (*_DECODER_FIELDS, "num_hidden_layers", "rope_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +46,23 @@ class DraftConfig:
     confidence_head_with_markov: bool = True
 
     def __post_init__(self) -> None:
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        size, draft_size, mask = self.vocab_size, self.draft_vocab_size, self.mask_token_id
+        rope_type = self.rope_parameters.get("rope_type")
         if self.family not in FAMILIES:
             raise ValueError(f"family: {self.family!r} is not one of {', '.join(FAMILIES)}")
         if self.block_size < 2:
             raise ValueError(
                 f"block_size: {self.block_size} leaves no slot to predict, it must be at least 2"
             )
-        if not 0 < self.draft_vocab_size <= self.vocab_size:
-            raise ValueError(
-                f"draft_vocab_size: {self.draft_vocab_size} is not between 1 and vocab_size {self.vocab_size}"
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads: {self.num_attention_heads} is no multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}"
-            )
-        if self.rope_parameters.get("rope_type") not in ("default", "linear"):
-            raise ValueError(
-                f"rope_type: {self.rope_parameters.get('rope_type')!r} is neither 'default' nor 'linear'"
-            )
-        if not 0 <= self.mask_token_id < self.vocab_size:
-            raise ValueError(
-                f"mask_token_id: {self.mask_token_id} is outside the vocabulary of {self.vocab_size}"
-            )
+        if not 0 < draft_size <= size:
+            raise ValueError(f"draft_vocab_size: {draft_size} is not between 1 and vocab_size {size}")
+        if heads % kv_heads:
+            raise ValueError(f"num_attention_heads: {heads} is no multiple of num_key_value_heads {kv_heads}")
+        if rope_type not in ("default", "linear"):
+            raise ValueError(f"rope_type: {rope_type!r} is neither 'default' nor 'linear'")
+        if not 0 <= mask < size:
+            raise ValueError(f"mask_token_id: {mask} is outside the vocabulary of {size}")
 
     @property
     def num_aux_layers(self) -> int:
@@ -70,18 +72,8 @@ class DraftConfig:
     @classmethod
     def for_decoder(cls, family: Family, decoder: Any, **fields: Any) -> DraftConfig:
         """A draft with the widths, heads and full-attention rope of a T5Gemma 2 `decoder` config."""
-        rope = dict(decoder.rope_parameters["full_attention"])
-        inherited = {
-            "vocab_size": decoder.vocab_size,
-            "hidden_size": decoder.hidden_size,
-            "intermediate_size": decoder.intermediate_size,
-            "num_attention_heads": decoder.num_attention_heads,
-            "num_key_value_heads": decoder.num_key_value_heads,
-            "head_dim": decoder.head_dim,
-            "rms_norm_eps": decoder.rms_norm_eps,
-            "max_position_embeddings": decoder.max_position_embeddings,
-            "rope_parameters": rope,
-        }
+        inherited = {name: getattr(decoder, name) for name in _DECODER_FIELDS}
+        inherited["rope_parameters"] = dict(decoder.rope_parameters["full_attention"])
         return cls(family=family, **{**inherited, **fields})
 
     @classmethod
@@ -92,32 +84,20 @@ class DraftConfig:
         """
         if config.get("sample_from_anchor"):
             raise ValueError("sample_from_anchor is true: only blocks of 1 + K slots are trained")
-        layer = config["transformer_layer_config"]
-        same = (
-            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-            "num_key_value_heads", "head_dim", "rope_parameters", "max_position_embeddings", "rms_norm_eps",
-        )  # fmt: skip
-        optional = (
-            "markov_rank",
-            "markov_head_type",
-            "enable_confidence_head",
-            "confidence_head_with_markov",
-        )
+        layers = config["transformer_layer_config"]
+        own_keys = (name for family in FAMILIES.values() for name in family.own_keys)
         return cls(
             family=config["speculators_model_type"],
             draft_vocab_size=config["draft_vocab_size"],
             aux_hidden_state_layer_ids=tuple(config["aux_hidden_state_layer_ids"]),
             mask_token_id=config["mask_token_id"],
             block_size=config["block_size"],
-            **{name: layer[name] for name in same},
-            **{name: config[name] for name in optional if name in config},
+            **{name: layers[name] for name in _LAYER_FIELDS},
+            **{name: config[name] for name in own_keys if name in config},
         )
 
-    def to_json(
-        self, verifier: str, verifier_softcap: float | None, dtype: str, version: str
-    ) -> dict[str, Any]:
+    def to_json(self, verifier: str, verifier_softcap: float | None, dtype: str) -> dict[str, Any]:
         """The config.json of a checkpoint. `verifier` is its hub id, or a path relative to the checkpoint."""
-        layers = self.num_hidden_layers
         config: dict[str, Any] = {
             "architectures": [FAMILIES[self.family].speculators_class],
             "auto_map": {"": f"config.{FAMILIES[self.family].config_class}"},
@@ -138,17 +118,15 @@ class DraftConfig:
                         "verifier_accept_k": 1,
                     }
                 ],
-                "verifier": {
-                    "architectures": ["T5Gemma2ForConditionalGeneration"],
-                    "name_or_path": verifier,
-                },
+                "verifier": {"architectures": [VERIFIER_ARCHITECTURE], "name_or_path": verifier},
             },
             "speculators_model_type": self.family,
-            "speculators_version": version,
+            "speculators_version": SPECULATORS_VERSION,
             "target_hidden_size": None,
             "tie_word_embeddings": False,
             "transformer_layer_config": {
-                "architectures": ["T5Gemma2ForConditionalGeneration"],
+                **{name: getattr(self, name) for name in _LAYER_FIELDS},
+                "architectures": [VERIFIER_ARCHITECTURE],
                 "model_type": "llama",
                 "attention_bias": False,
                 "attention_dropout": 0.0,
@@ -156,19 +134,10 @@ class DraftConfig:
                 "bos_token_id": 1,
                 "eos_token_id": 2,
                 "pad_token_id": None,
-                "head_dim": self.head_dim,
                 "hidden_act": "silu",
-                "hidden_size": self.hidden_size,
-                "intermediate_size": self.intermediate_size,
                 "initializer_range": 0.02,
-                "max_position_embeddings": self.max_position_embeddings,
-                "num_attention_heads": self.num_attention_heads,
-                "num_hidden_layers": layers,
-                "num_key_value_heads": self.num_key_value_heads,
-                "layer_types": ["full_attention"] * layers,
+                "layer_types": ["full_attention"] * self.num_hidden_layers,
                 "pretraining_tp": 1,
-                "rms_norm_eps": self.rms_norm_eps,
-                "rope_parameters": self.rope_parameters,
                 "rope_theta": self.rope_parameters["rope_theta"],
                 "sliding_window": 2048,
                 "tie_word_embeddings": False,
@@ -177,14 +146,6 @@ class DraftConfig:
                 "verifier_hidden_states_are_normalized": True,
                 "verifier_is_encoder_decoder": True,
                 "verifier_model_type": "t5gemma2",
-                "vocab_size": self.vocab_size,
             },
         }
-        if self.family == "dspark":
-            config |= {
-                "markov_rank": self.markov_rank,
-                "markov_head_type": self.markov_head_type,
-                "enable_confidence_head": self.enable_confidence_head,
-                "confidence_head_with_markov": self.confidence_head_with_markov,
-            }
-        return config
+        return config | {name: getattr(self, name) for name in FAMILIES[self.family].own_keys}

@@ -13,21 +13,16 @@ from torch.nn import functional
 from plugin.training.draft.anchors import Blocks, context_mask
 from plugin.training.draft.block_attention import block_attention
 from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.heads import ConfidenceHead, MarkovHead
+from plugin.training.draft.heads import BlockMarkovHead, ConfidenceHead
 
 
 def rope_tables(positions: torch.Tensor, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin, each [*positions.shape, head_dim], in neox halves; "linear" divides positions by its factor."""
-    theta = float(config.rope_parameters["rope_theta"])
-    factor = (
-        float(config.rope_parameters.get("factor", 1.0))
-        if config.rope_parameters["rope_type"] == "linear"
-        else 1.0
-    )
-    exponents = (
-        torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
-    )
-    angles = positions[..., None].float() * (1.0 / theta**exponents / factor)
+    rope = config.rope_parameters
+    factor = float(rope.get("factor", 1.0)) if rope["rope_type"] == "linear" else 1.0
+    halves = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32)
+    exponents = halves / config.head_dim
+    angles = positions[..., None].float() * (1.0 / float(rope["rope_theta"]) ** exponents / factor)
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos(), angles.sin()
 
@@ -134,7 +129,7 @@ class DraftLayer(nn.Module):
         return states + self.mlp(self.post_attention_layernorm(states))
 
 
-class DraftModel(nn.Module):
+class TrainableDraft(nn.Module):
     """A DFlash, DSpark or DFlare draft.
 
     `table` [vocab_size, hidden] is the verifier's raw embedding; it fills `embed_tokens` and, by `t2d`, `lm_head`, and
@@ -171,7 +166,7 @@ class DraftModel(nn.Module):
             )
         else:
             self.fc = nn.Linear(config.num_aux_layers * config.hidden_size, config.hidden_size, bias=False)
-        self.markov_head = MarkovHead(config) if config.family == "dspark" else None
+        self.markov_head = BlockMarkovHead(config) if config.family == "dspark" else None
         confidence = config.family == "dspark" and config.enable_confidence_head
         self.confidence_head = ConfidenceHead(config) if confidence else None
         for module in self.modules():
@@ -182,9 +177,8 @@ class DraftModel(nn.Module):
         """`aux` [rows, length, T, hidden] as one context [rows, length, hidden] for every layer."""
         if self.config.family == "dflare":
             shares = self.layer_fusion_weights.softmax(dim=-1)
-            mixed = torch.einsum(
-                "lt,...th->l...h", shares, aux
-            )  # at once: autocast casts `aux` at every call
+            # All layers at once: autocast casts `aux` at every call.
+            mixed = torch.einsum("lt,...th->l...h", shares, aux)
             return [self.hidden_norm(context) for context in mixed]
         return [self.hidden_norm(self.fc(aux.flatten(-2)))] * self.config.num_hidden_layers
 
@@ -214,7 +208,7 @@ class DraftModel(nn.Module):
             return logits, None
         previous = torch.cat([blocks.targets[..., :1], blocks.targets[..., :-1]], dim=-1)
         embedded = self.markov_head.embed(previous)
-        logits = logits + self.markov_head(states, embedded)
+        logits = logits + self.markov_head.block_bias(states, embedded)
         confidence = None if self.confidence_head is None else self.confidence_head(states, embedded)
         return logits, confidence
 

@@ -9,7 +9,7 @@ import torch
 
 from plugin.drafts.families import FAMILIES, Family
 from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.draft.vocabulary import draft_vocabulary
 
 PUBLISHED_DEPTH: Final = 26
@@ -56,7 +56,7 @@ def new_shape(
 
 def new_draft(
     config: DraftConfig, table: torch.Tensor, responses: Iterable[Sequence[int]], seed: int
-) -> DraftModel:
+) -> TrainableDraft:
     """A draft with fresh float32 weights drawn by `seed`, on the device of `table` [vocab_size, hidden].
 
     `table` is the verifier's raw embedding; the draft vocabulary are the most frequent tokens of `responses`.
@@ -64,5 +64,5 @@ def new_draft(
     t2d, d2t = draft_vocabulary(responses, config.vocab_size, config.draft_vocab_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        draft = DraftModel(config, table.float().cpu(), t2d, d2t)
+        draft = TrainableDraft(config, table.float().cpu(), t2d, d2t)
     return draft.to(table.device)

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from plugin.training.draft.checkpoint import write_draft, write_json
-from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.model import DraftModel
-from plugin.training.run.folder import OPTIMIZER_STATE, Checkpoint, RunError
+from plugin.training.draft.checkpoint import save_draft, write_json
+from plugin.training.run.folder import OPTIMIZER_STATE, TRAINING_STATE, VAL_METRICS, Checkpoint, RunError
 from plugin.training.run.model_card import model_card
 from plugin.training.run.trainer import DraftTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
 
 SCHEDULER_STATE: Final = "scheduler_state_dict.pt"
+TRAIN_COMMAND: Final = "train_command.txt"
 RUN_FACTS: Final = "training/run.json"
 _MASTER = "master_weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
+class RunMetadata:
     """What stands beside the weights of every checkpoint of a run.
 
     `verifier` is a hub id or a local folder, `softcap` its final_logit_softcapping, `command` the text of
@@ -44,6 +43,24 @@ class Papers:
     data: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     events: Path | None = None
+
+
+def train_command(command: str, facts: Mapping[str, Any], device: torch.device) -> str:
+    """The text of train_command.txt: the resolved command, then facts, versions and hardware, one a line."""
+    hardware = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+    versions = {name: version(name) for name in ("transformers", "tokenizers", "safetensors")}
+    lines = {
+        **facts,
+        "hardware": hardware,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **versions,
+    }
+    return "\n".join([command, "", *(f"{name}: {value}" for name, value in lines.items())]) + "\n"
 
 
 def verifier_name(verifier: str, checkpoint: Path) -> str:
@@ -62,16 +79,17 @@ def verifier_name(verifier: str, checkpoint: Path) -> str:
 
 
 def write_checkpoint(
-    folder: Path, trainer: DraftTrainer, papers: Papers, metrics: Mapping[str, float], final: Path
+    folder: Path, trainer: DraftTrainer, metadata: RunMetadata, metrics: Mapping[str, float], final: Path
 ) -> None:
     """Writes every file of a checkpoint into the empty `folder`, which will be moved to `final`.
 
-    Raises `RunError`, `OSError` or safetensors' error when a file cannot be written, and `ValueError` as `write_draft`.
+    Raises `RunError`, `OSError` or safetensors' error when a file cannot be written, and `ValueError` as `save_draft`.
     """
-    write_draft(
-        folder, trainer.draft, verifier_name(papers.verifier, final), papers.softcap, metrics, trainer.state,
-        papers.command,
-    )  # fmt: skip
+    save_draft(folder, trainer.draft, verifier_name(metadata.verifier, final), metadata.softcap)
+    write_json(folder / TRAINING_STATE, asdict(trainer.state))
+    (folder / TRAIN_COMMAND).write_text(metadata.command)
+    if metrics:
+        write_json(folder / VAL_METRICS, metrics)
     for name, state in (
         (OPTIMIZER_STATE, _optimizer_state(trainer)),
         (SCHEDULER_STATE, trainer.scheduler.state_dict()),
@@ -83,16 +101,16 @@ def write_checkpoint(
                 f"{final / name}: cannot be written: {' '.join(str(error).split())[:120]}"
             ) from error
     (folder / "training").mkdir()
-    write_json(folder / "training" / "data.json", papers.data)
-    write_json(folder / RUN_FACTS, papers.facts)
+    write_json(folder / "training" / "data.json", metadata.data)
+    write_json(folder / RUN_FACTS, metadata.facts)
     launcher = folder / "training" / "launch.sh"
-    launcher.write_text(f"#!/bin/sh\n{papers.launcher}\n")
+    launcher.write_text(f"#!/bin/sh\n{metadata.launcher}\n")
     launcher.chmod(0o755)
-    if papers.events is not None and papers.events.is_dir():
-        shutil.copytree(papers.events, folder / "tensorboard")
+    if metadata.events is not None and metadata.events.is_dir():
+        shutil.copytree(metadata.events, folder / "tensorboard")
     else:
         (folder / "tensorboard").mkdir()
-    card = model_card(trainer.draft.config, papers.verifier, trainer.settings, trainer.state, metrics)
+    card = model_card(trainer.draft.config, metadata.verifier, trainer.settings, trainer.state, metrics)
     (folder / "README.md").write_text(card)
 
 
@@ -102,38 +120,6 @@ def _optimizer_state(trainer: DraftTrainer) -> dict[str, Any]:
     for index, parameter in enumerate(trainer.trained.values()):
         found["state"][index] = {**found["state"].get(index, {}), _MASTER: parameter.detach()}
     return found
-
-
-def restored_draft(checkpoint: Checkpoint, table: torch.Tensor) -> DraftModel:
-    """The draft of `checkpoint`, float32, on the device of `table` [vocabulary, hidden], its verifier's embedding.
-
-    Raises `RunError` naming the file when config and tensors do not fit each other or the verifier.
-    """
-    config_file, weights = checkpoint.path / "config.json", checkpoint.path / "model.safetensors"
-    stored_config = checkpoint.json("config.json")
-    if stored_config is None:
-        raise RunError(f"{config_file}: no such file")
-    try:
-        config = DraftConfig.from_json(stored_config)
-    except KeyError as error:
-        raise RunError(f"{config_file}: has no {error}") from None
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{config_file}: {error}") from None
-    try:
-        tensors = load_file(weights)
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{weights}: {error}") from None
-    stored = tensors.get("embed_tokens.weight")
-    if stored is None or stored.shape != table.shape or not torch.equal(stored, table.cpu().to(stored.dtype)):
-        raise RunError(f"{weights}: embed_tokens.weight is not the verifier's; the draft is for another one")
-    try:
-        draft = DraftModel(config, table.float(), tensors["t2d"], tensors["d2t"])
-        # Both tables stay the verifier's own: the file has them rounded to its precision.
-        tensors |= {name: draft.state_dict()[name] for name in ("embed_tokens.weight", "lm_head.weight")}
-        draft.load_state_dict(tensors)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise RunError(f"{weights}: {' '.join(str(error).split())}") from None
-    return draft.to(table.device)
 
 
 def restore(checkpoint: Checkpoint, trainer: DraftTrainer) -> None:
@@ -172,7 +158,7 @@ def _restore_optimizer(file: Path, trainer: DraftTrainer) -> None:
         other = sorted(set(indices) ^ set(trainer.trained))[0]
         raise RunError(f"{file}: the tensor {other} is in only one of optimizer state and draft")
     ordered: dict[int, dict[str, Any]] = {}
-    for place, (name, parameter) in enumerate(trainer.trained.items()):
+    for index, (name, parameter) in enumerate(trainer.trained.items()):
         found = dict(states.get(indices[name], {}))
         for key, value in found.items():
             if isinstance(value, torch.Tensor) and value.dim() and value.shape != parameter.shape:
@@ -184,7 +170,7 @@ def _restore_optimizer(file: Path, trainer: DraftTrainer) -> None:
             with torch.no_grad():
                 parameter.copy_(master)
         if found:
-            ordered[place] = found
+            ordered[index] = found
     groups = trainer.optimizer.state_dict()["param_groups"]
     trainer.optimizer.load_state_dict({"state": ordered, "param_groups": groups})
 

@@ -8,8 +8,10 @@ import torch
 
 from plugin.training.data.samples import Batch, Sample, batches, collate
 from plugin.training.draft.anchors import all_anchors, make_blocks
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.metrics import Acceptance, Tally, leading_matches
 from plugin.training.run.trainer import DraftTrainer, NotFinite
+from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.packing import pack, packed_rows
 
 _ANCHORS_AT_ONCE = 16
@@ -33,7 +35,7 @@ def evaluate(
     for first in range(0, len(groups), settings.rows):
         pause()
         chosen = [[samples[index] for index in group] for group in groups[first : first + settings.rows]]
-        rows = packed_rows(chosen, trainer.pad_id, trainer.start_id)
+        rows = packed_rows(chosen, trainer.extractor.pad_id, trainer.extractor.start_id)
         blocks = trainer.blocks(rows, settings.seed, "validation", first)
         result = trainer.block_step(rows, blocks, judge=True)
         if not bool(result.finite.all()):
@@ -51,33 +53,38 @@ def evaluate(
 
 
 @torch.no_grad()
-def acceptance(
-    trainer: DraftTrainer, samples: Sequence[Sample], draft_length: int, batch_size: int = 32
+def serving_acceptance(
+    draft: TrainableDraft,
+    extractor: Extractor,
+    samples: Sequence[Sample],
+    draft_length: int,
+    batch_size: int = 32,
 ) -> Acceptance:
     """Acceptance at K = `draft_length` as greedy serving would count it, one request at a time.
 
     `samples` hold the verifier's own greedy responses. Serving is walked through: from an anchor on to the token after
     its leading matches, until the response's last token is the anchor or is accepted.
     """
-    was_training = trainer.draft.training
-    trainer.draft.eval()
+    was_training = draft.training
+    draft.eval()
     runs: list[int] = []
     for group in batches(samples, batch_size, range(len(samples))):
-        batch = collate(group, trainer.pad_id, trainer.start_id).to(trainer.block_step.device)
-        matches = _leading_matches(trainer, batch, draft_length)
+        batch = collate(group, extractor.pad_id, extractor.start_id).to(draft.t2d.device)
+        matches = _leading_matches(draft, extractor, batch, draft_length)
         for row, sample in enumerate(group):
             column, last = 1, len(sample.response)
             while column < last:
                 runs.append(int(matches[row, column]))
                 column += 1 + runs[-1]
-    trainer.draft.train(was_training)
+    draft.train(was_training)
     return Acceptance.from_runs(torch.tensor(runs), draft_length)
 
 
-def _leading_matches(trainer: DraftTrainer, batch: Batch, draft_length: int) -> torch.Tensor:
+def _leading_matches(
+    draft: TrainableDraft, extractor: Extractor, batch: Batch, draft_length: int
+) -> torch.Tensor:
     """[rows, length - 1]: leading matches of a block at every column. Slots beyond K are masks, as in serving."""
-    draft = trainer.draft
-    states = trainer.block_step.extractor(batch.prompts, batch.prompt_mask, batch.tokens)
+    states = extractor(batch.prompts, batch.prompt_mask, batch.tokens)
     columns, valid = all_anchors(batch.loss_mask, batch.documents)
     found = []
     for part in range(0, columns.shape[1], _ANCHORS_AT_ONCE):

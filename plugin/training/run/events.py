@@ -18,10 +18,7 @@ class Events:
     def __init__(self, folder: Path | None, next_step: int = 1) -> None:
         """`next_step`: what an earlier process wrote from that step on is superseded by this one."""
         self.folder = folder
-        self._writer: Any = None
-        if folder is not None:
-            writer = summary_writer()
-            self._writer = writer(str(folder), purge_step=next_step)
+        self._writer: Any = summary_writer()(str(folder), purge_step=next_step) if folder else None
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Values by tag, such as "train/loss", at a global step."""

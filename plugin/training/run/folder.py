@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 BEST: Final = "checkpoint_best"
 TRAINING_STATE: Final = "training_state.json"
+VAL_METRICS: Final = "val_metrics.json"
 OPTIMIZER_STATE: Final = "optimizer_state_dict.pt"
 _NEEDED = ("model.safetensors", "config.json", OPTIMIZER_STATE, TRAINING_STATE)
 _NAME = re.compile(r"(0|[1-9]\d*)(?:\.([1-9]\d*))?")
@@ -75,7 +76,7 @@ class Checkpoint:
 
     def loss(self) -> float | None:
         """Its validation loss, None without a validation set."""
-        metrics = self.json("val_metrics.json")
+        metrics = self.json(VAL_METRICS)
         value = None if metrics is None else metrics.get("loss_epoch")
         return float(value) if isinstance(value, int | float) else None
 

@@ -22,10 +22,8 @@ class Acceptance:
     """Acceptance of a number of draft steps with K = `draft_length` tokens each."""
 
     drafts: int
-    draft_tokens: int
     accepted_tokens: int
     acceptance_rate: float | None
-    mean_accepted_tokens: float | None
     mean_acceptance_length: float | None
     per_position: tuple[float, ...] | None
 
@@ -34,14 +32,12 @@ class Acceptance:
         """From the leading matches [drafts] of every counted draft; rates are None without any."""
         drafts, accepted = runs.numel(), int(runs.sum())
         if not drafts:
-            return cls(0, 0, 0, None, None, None, None)
+            return cls(0, 0, None, None, None)
         reached = [float((runs >= position).double().mean()) for position in range(1, draft_length + 1)]
         return cls(
             drafts=drafts,
-            draft_tokens=drafts * draft_length,
             accepted_tokens=accepted,
             acceptance_rate=accepted / (drafts * draft_length),
-            mean_accepted_tokens=accepted / drafts,
             mean_acceptance_length=1 + accepted / drafts,
             per_position=tuple(reached),
         )

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
 from plugin.training.run.settings import DraftSettings
-
-if TYPE_CHECKING:
-    from plugin.training.run.trainer import TrainingState
+from plugin.training.run.trainer import TrainingState
 
 
 def model_card(

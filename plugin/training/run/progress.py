@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -49,7 +50,9 @@ class RunProgress:
         if not self._console.is_terminal and (last or now - self._last_line >= _SECONDS_BETWEEN_LINES):
             self._last_line = now
             left = (now - self._started) / (self._done - self._first) * (self._steps - self._done)
-            logger.info("step %d/%d  %s  %s left", self._done, self._steps, words, _clock(left))
+            logger.info(
+                "step %d/%d  %s  %s left", self._done, self._steps, words, timedelta(seconds=round(left))
+            )
 
     def say(self, words: str) -> None:
         """A line that stays."""
@@ -67,8 +70,3 @@ class RunProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -9,7 +9,7 @@ import torch
 
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.losses import draft_loss
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.settings import DraftSettings
 from plugin.training.seeds import seeded
 from plugin.training.verifier.extraction import Extractor
@@ -31,16 +31,13 @@ class StepResult:
 class BlockStep:
     """Forward pass of `draft` on rows whose verifier states come from `extractor`."""
 
-    def __init__(
-        self, draft: DraftModel, extractor: Extractor, settings: DraftSettings, pad_id: int, start_id: int
-    ) -> None:
+    def __init__(self, draft: TrainableDraft, extractor: Extractor, settings: DraftSettings) -> None:
         if extractor.layer_ids != draft.config.aux_hidden_state_layer_ids:
             raise ValueError(
                 f"aux_hidden_state_layer_ids: the draft reads {list(draft.config.aux_hidden_state_layer_ids)}, "
                 f"the extractor taps {list(extractor.layer_ids)}"
             )
         self.draft, self.extractor, self.settings = draft, extractor, settings
-        self.pad_id, self.start_id = pad_id, start_id
         self.device = next(draft.parameters()).device
 
     def __call__(
@@ -48,21 +45,21 @@ class BlockStep:
         rows: PackedRows,
         blocks: Blocks,
         count: int | None = None,
-        noise_places: Sequence[tuple[object, ...]] = (),
+        noise_keys: Sequence[tuple[object, ...]] = (),
         judge: bool = False,
     ) -> StepResult:
         """Loss terms of `rows` at `blocks`, summed over counted slots and divided by `count` (theirs by default).
 
-        Aux states get uniform noise drawn row by row at `noise_places`, none without. With `judge` also which slots are
+        Aux states get uniform noise drawn row by row at `noise_keys`, none without. With `judge` also which slots are
         right, which takes the verifier's logits over its whole vocabulary.
         """
         settings, draft = self.settings, self.draft
         rows, blocks = rows.to(self.device), blocks.to(self.device)
-        found = packed_states(self.extractor, rows, settings.extractor_batch, self.pad_id, self.start_id)
+        found = packed_states(self.extractor, rows, settings.extractor_batch)
         aux = found.aux.float()
-        if settings.noise and noise_places:
-            for row, place in enumerate(noise_places):
-                generator = seeded(*place, device=self.device)
+        if settings.noise and noise_keys:
+            for row, key in enumerate(noise_keys):
+                generator = seeded(*key, device=self.device)
                 noise = torch.rand(aux.shape[1:], generator=generator, device=self.device)
                 aux[row] += (2 * noise - 1) * settings.noise
         with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):

@@ -16,7 +16,7 @@ import torch
 
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import Blocks, make_blocks, sample_anchors
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.schedule import learning_rate
 from plugin.training.run.settings import DraftSettings
 from plugin.training.run.step import BlockStep
@@ -68,18 +68,15 @@ class DraftTrainer:
 
     def __init__(
         self,
-        draft: DraftModel,
+        draft: TrainableDraft,
         extractor: Extractor,
         settings: DraftSettings,
         samples: Sequence[Sample],
-        pad_id: int = 0,
-        start_id: int = 2,
     ) -> None:
         if not samples:
             raise ValueError("samples: none given, nothing to train on")
         self.draft, self.settings, self.samples = draft, settings, samples
-        self.pad_id, self.start_id = pad_id, start_id
-        self.block_step = BlockStep(draft, extractor, settings, pad_id, start_id)
+        self.extractor, self.block_step = extractor, BlockStep(draft, extractor, settings)
         self.lengths = [1 + len(sample.response) for sample in samples]
         self.epoch_steps = [
             math.ceil(len(self._epoch_rows(epoch)) / settings.step_rows) for epoch in range(settings.epochs)
@@ -148,7 +145,7 @@ class DraftTrainer:
         slots. Without any counted slot the loss is 0 and the weights stay as they are.
         """
         settings, rate = self.settings, self.rate
-        rows = packed_rows(groups, self.pad_id, self.start_id)
+        rows = packed_rows(groups, self.extractor.pad_id, self.extractor.start_id)
         blocks = self.blocks(rows, settings.seed, self.state.global_step, "anchors")
         count = int(blocks.loss_mask.sum())
         device = self.block_step.device
@@ -158,12 +155,12 @@ class DraftTrainer:
         if count:
             for first in range(0, len(groups), settings.rows):
                 part = rows.part(first, settings.rows)
-                noise_places = [
+                noise_keys = [
                     (settings.seed, self.state.global_step, "noise", first + row)
                     for row in range(len(part.tokens))
                 ]
                 result = self.block_step(
-                    part, blocks.part(first, settings.rows), count, noise_places=noise_places
+                    part, blocks.part(first, settings.rows), count, noise_keys=noise_keys
                 )
                 result.terms["loss"].backward()
                 loss += result.terms["loss"].detach()
@@ -185,11 +182,11 @@ class DraftTrainer:
             ids=rows.ids,
         )
 
-    def blocks(self, rows: PackedRows, *place: object) -> Blocks:
-        """Blocks at random anchors of `rows`, drawn by `place`; columns where no row has an anchor are left out."""
+    def blocks(self, rows: PackedRows, *key: object) -> Blocks:
+        """Blocks at random anchors of `rows`, drawn by `key`; columns where no row has an anchor are left out."""
         config = self.draft.config
         columns, valid = sample_anchors(
-            rows.loss_mask, rows.documents, self.settings.max_anchors, config.block_size, seeded(*place),
+            rows.loss_mask, rows.documents, self.settings.max_anchors, config.block_size, seeded(*key),
             self.settings.whole_blocks,
         )  # fmt: skip
         most = max(1, int(valid.sum(dim=1).max()))

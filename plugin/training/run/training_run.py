@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugin.training.data.samples import Sample
-from plugin.training.run.checkpoint import Papers, write_checkpoint
+from plugin.training.run.checkpoint import RunMetadata, write_checkpoint
 from plugin.training.run.evaluation import evaluate
 from plugin.training.run.events import Events
 from plugin.training.run.folder import RunFolder
@@ -42,13 +42,13 @@ class TrainingRun:
         self,
         trainer: DraftTrainer,
         folder: RunFolder,
-        papers: Papers,
+        metadata: RunMetadata,
         validation: Sequence[Sample],
         options: RunOptions,
         events: Events,
         progress: RunProgress,
     ) -> None:
-        self.trainer, self.folder, self.papers, self.validation = trainer, folder, papers, validation
+        self.trainer, self.folder, self.metadata, self.validation = trainer, folder, metadata, validation
         self.options, self.events, self.progress = options, events, progress
         self.stop = StopRequest()
         self._unseen: list[StepReport] = []
@@ -121,7 +121,7 @@ class TrainingRun:
         path = self.folder.save(
             epoch,
             local_step,
-            lambda folder: write_checkpoint(folder, self.trainer, self.papers, metrics, final),
+            lambda folder: write_checkpoint(folder, self.trainer, self.metadata, metrics, final),
         )
         if local_step is not None:
             self.folder.prune(None)

@@ -1,1 +1,5 @@
-"""The frozen verifier in training: loading it, its states for a draft, packed rows and its own answers."""
+"""The frozen verifier while a draft trains: its states, its logits and its own greedy answers.
+
+Change here: which states a draft reads (`extraction`), how samples are packed into rows (`packing`), and the forward
+pass on the device (`forward`). Nothing in this room learns.
+"""

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from plugin.training.verifier.step import verifier_states
+from plugin.training.verifier.forward import verifier_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,17 @@ class VerifierStates:
 
 
 class Extractor:
-    """Runs a `T5Gemma2ForConditionalGeneration` of transformers and taps its decoder layers `layer_ids` (0-based)."""
+    """Runs a `T5Gemma2ForConditionalGeneration` of transformers and taps its decoder layers `layer_ids` (0-based).
+
+    `pad_id` and `start_id` are the verifier's decoder's tokens, by which samples are made into batches. Raises
+    `ValueError` for layers that it does not have, or not in ascending order, and for attention other than `sdpa`.
+    """
 
     def __init__(self, verifier: nn.Module, layer_ids: Sequence[int]) -> None:
         self.verifier: Any = verifier
         self.layer_ids = tuple(layer_ids)
+        decoder = self.verifier.config.decoder
+        self.pad_id, self.start_id = decoder.pad_token_id, decoder.bos_token_id
         self._rows: tuple[torch.Tensor, torch.Tensor] | None = None
         layers = self.verifier.get_decoder().layers
         for layer_id in self.layer_ids:

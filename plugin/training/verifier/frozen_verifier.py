@@ -15,12 +15,10 @@ _FINGERPRINT_VALUES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class FrozenVerifier:
-    """The frozen verifier on its device, its tokenizer, and the token ids that training needs."""
+    """The frozen verifier on its device, its tokenizer, and the token that ends a response."""
 
     model: T5Gemma2ForConditionalGeneration
     tokenizer: Any
-    pad_id: int
-    start_id: int
     end_id: int
 
     @classmethod
@@ -31,13 +29,10 @@ class FrozenVerifier:
         model = T5Gemma2ForConditionalGeneration.from_pretrained(
             folder, dtype=dtype, attn_implementation="sdpa"
         )
-        decoder = model.config.decoder
-        ends = decoder.eos_token_id
+        ends = model.config.decoder.eos_token_id
         return cls(
             model.to(device).eval().requires_grad_(False),
             AutoTokenizer.from_pretrained(folder),
-            decoder.pad_token_id,
-            decoder.bos_token_id,
             ends if isinstance(ends, int) else ends[0],
         )
 

@@ -7,13 +7,13 @@ itself, in micro-batches of samples of like length, and its states are put where
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from plugin.training.data.samples import Batch, Sample, collate, epoch_order
-from plugin.training.transfer import to_device
+from plugin.training.data.samples import Sample, collate, epoch_order
+from plugin.training.device import to_device
 from plugin.training.verifier.extraction import Extractor
 
 OPEN_ROWS = 32
@@ -132,44 +132,29 @@ class PackedStates:
     finite: torch.Tensor
 
 
-def packed_states(
-    extractor: Extractor, rows: PackedRows, micro_batch: int, pad_id: int, start_id: int
-) -> PackedStates:
+def packed_states(extractor: Extractor, rows: PackedRows, micro_batch: int) -> PackedStates:
     """Runs the verifier on every sample of `rows`, `micro_batch` at a time, on the device of `rows`."""
-    device = rows.tokens.device
-    shape = rows.tokens.shape
-    aux = states = None
-    finite = torch.ones(len(rows.samples), dtype=torch.bool, device=device)
-    for numbers, batch, source, target in _micro_batches(rows, micro_batch, pad_id, start_id):
-        moved = batch.to(device)
-        found = extractor(moved.prompts, moved.prompt_mask, moved.tokens)
-        if aux is None or states is None:
-            aux = found.aux.new_zeros(shape.numel(), *found.aux.shape[2:])
-            states = found.states.new_zeros(shape.numel(), found.states.shape[-1])
-        source, target = to_device(source, device), to_device(target, device)
-        aux.index_copy_(0, target, found.aux.flatten(0, 1).index_select(0, source))
-        states.index_copy_(0, target, found.states.flatten(0, 1).index_select(0, source))
-        outside = (moved.documents < 0)[:, :, None]
-        good = (found.aux.flatten(2).isfinite() | outside).all(dim=2)
-        good &= (found.states.isfinite() | outside).all(dim=2)
-        finite.index_copy_(0, to_device(numbers, device), good.all(dim=1))
-    assert aux is not None and states is not None
-    return PackedStates(aux.unflatten(0, shape), states.unflatten(0, shape), finite)
-
-
-def _micro_batches(
-    rows: PackedRows, size: int, pad_id: int, start_id: int
-) -> Iterator[tuple[torch.Tensor, Batch, torch.Tensor, torch.Tensor]]:
-    """Sample numbers, their padded batch, and the flat columns to read there and to write in `rows`."""
-    samples, width = rows.samples, rows.tokens.shape[1]
+    samples, device = rows.samples, rows.tokens.device
     by_length = sorted(
         range(len(samples)), key=lambda number: (len(samples[number].prompt), len(samples[number].response))
     )
-    for first in range(0, len(by_length), size):
-        numbers = by_length[first : first + size]
-        batch = collate([samples[number] for number in numbers], pad_id, start_id)
-        starts = torch.tensor([rows.places[number][0] * width + rows.places[number][1] for number in numbers])
-        inside = batch.documents >= 0
-        source = inside.flatten().nonzero().flatten()
-        target = (starts[:, None] + batch.positions)[inside]
-        yield torch.tensor(numbers), batch, source, target
+    aux = states = None
+    finite = torch.ones(len(samples), dtype=torch.bool, device=device)
+    for first in range(0, len(by_length), micro_batch):
+        numbers = by_length[first : first + micro_batch]
+        chosen = [samples[number] for number in numbers]
+        batch = collate(chosen, extractor.pad_id, extractor.start_id).to(device)
+        found = extractor(batch.prompts, batch.prompt_mask, batch.tokens)
+        if aux is None or states is None:
+            aux = found.aux.new_zeros(*rows.tokens.shape, *found.aux.shape[2:])
+            states = found.states.new_zeros(*rows.tokens.shape, found.states.shape[-1])
+        for number, sample, its_aux, its_states in zip(numbers, chosen, found.aux, found.states, strict=True):
+            (row, column), length = rows.places[number], 1 + len(sample.response)
+            aux[row, column : column + length] = its_aux[:length]
+            states[row, column : column + length] = its_states[:length]
+        outside = (batch.documents < 0)[:, :, None]
+        good = (found.aux.flatten(2).isfinite() | outside).all(dim=2)
+        good &= (found.states.isfinite() | outside).all(dim=2)
+        finite.index_copy_(0, to_device(torch.tensor(numbers), device), good.all(dim=1))
+    assert aux is not None and states is not None
+    return PackedStates(aux, states, finite)

@@ -11,7 +11,7 @@ from transformers import T5Gemma2Config, T5Gemma2ForConditionalGeneration
 
 from plugin.training.demo.tiny_verifier import tiny_config
 from plugin.training.draft.config import DraftConfig, Family
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.draft.vocabulary import draft_vocabulary
 
 VOCABULARY = 64
@@ -54,15 +54,15 @@ def verifier() -> T5Gemma2ForConditionalGeneration:
 
 
 @pytest.fixture
-def make_draft(verifier: T5Gemma2ForConditionalGeneration) -> Callable[..., DraftModel]:
+def make_draft(verifier: T5Gemma2ForConditionalGeneration) -> Callable[..., TrainableDraft]:
     """`make_draft(family, **fields)`: a random draft for `verifier`."""
 
-    def make(family: Family, **fields: object) -> DraftModel:
+    def make(family: Family, **fields: object) -> TrainableDraft:
         torch.manual_seed(1)
         shape = {"num_hidden_layers": 2, "aux_hidden_state_layer_ids": (0, 2, 5), "mask_token_id": 4}
         config = DraftConfig.for_decoder(family, verifier.config.decoder, draft_vocab_size=40, **shape)
         config = dataclasses.replace(config, markov_rank=8, **fields)  # type: ignore[arg-type]
         t2d, d2t = draft_vocabulary([range(3, 60, 2)], config.vocab_size, config.draft_vocab_size)
-        return DraftModel(config, verifier.get_input_embeddings().weight.detach(), t2d, d2t)
+        return TrainableDraft(config, verifier.get_input_embeddings().weight.detach(), t2d, d2t)
 
     return make

@@ -178,7 +178,7 @@ def test_what_needs_no_answers_is_checked_before_they_are_made(
 
 
 def test_no_usable_sample_is_an_error_f16(command: Callable[..., tuple[int, str]], data: Path) -> None:
-    """F16: rows without room for an anchor, and no rows."""
+    """Rows without room for an anchor, and no rows (F16)."""
     data.write_text('{"prompt": "a", "response": "b c"}\n' * 3)
     code, said = command("dflash", "--whole-blocks")
     assert code == 1 and said.splitlines()[-1] == (
@@ -207,7 +207,7 @@ def test_wrong_usage_is_2(words: list[str]) -> None:
 
 
 def test_exit_codes_f10(capsys: pytest.CaptureFixture[str]) -> None:
-    """F10: not finite is 1 and one line; stopped by a signal is 130."""
+    """Not finite is 1 and one line; stopped by a signal is 130 (F10)."""
 
     def stopped(_: argparse.Namespace) -> None:
         raise Interrupted("stopped after step 3 and saved run/0.3")
@@ -227,7 +227,7 @@ def test_exit_codes_f10(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_copied_run_goes_on_f09(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    """F09: the run folder under another name is the same run."""
+    """The run folder under another name is the same run (F09)."""
     assert command("dflash", "--epochs", "1")[0] == 0
     os.rename(tmp_path / "run", tmp_path / "copy")
     assert command("dflash", "--epochs", "2", out="copy")[0] == 0

@@ -1,7 +1,7 @@
 """How each kind of word problem draws its numbers and words.
 
 A draw gives every field that the kind's wordings need, results of the steps included, so that a wording never computes.
-`result` is the number asked for, `who` the word whose place in its list chooses the wording (see `problems.py`).
+`result` is the number asked for, `who` the word whose place in its list chooses the wording (see `generate.tell`).
 """
 
 from __future__ import annotations

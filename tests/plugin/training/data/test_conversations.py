@@ -38,7 +38,7 @@ def test_content_may_be_nothing_or_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "message"),
     [
         ("Hi", "str instead of a list"),
         (None, "NoneType instead of a list"),
@@ -49,8 +49,8 @@ def test_content_may_be_nothing_or_parts() -> None:
         ([{"from": "gpt", "value": [{"type": "text", "text": 5}]}], r"\[0\].value: list instead of text"),
     ],
 )
-def test_bad_messages_name_their_place(messages: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_messages_name_their_place(messages: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read_turns(messages)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from plugin.training.data.conversations import Turn
-from plugin.training.data.mixture import DataError, Pair, read_data
+from plugin.training.data.mixture import read_data
+from plugin.training.data.pairs import DataError, Pair
 from plugin.training.data.problems.generate import take
 
 
@@ -40,22 +41,22 @@ def mixed(tmp_path: Path) -> str:
 
 
 def test_a_whole_file_is_taken_and_shuffled(tmp_path: Path) -> None:
-    place = _write(tmp_path / "mine.jsonl", _rows(50))
-    data = read_data([place], seed=42)
+    source_spec = _write(tmp_path / "mine.jsonl", _rows(50))
+    data = read_data([source_spec], seed=42)
     assert sorted(pair.id for pair in data.pairs) == sorted(f"mine.jsonl:{line}" for line in range(1, 51))
     assert all(pair.id == f"mine.jsonl:{int(pair.prompt[1:]) + 1}" for pair in data.pairs)
     assert [pair.prompt for pair in data.pairs] != [row["prompt"] for row in _rows(50)]
-    assert read_data([place], seed=42) == data
-    assert [pair.id for pair in read_data([place], seed=43).pairs] != [pair.id for pair in data.pairs]
+    assert read_data([source_spec], seed=42) == data
+    assert [pair.id for pair in read_data([source_spec], seed=43).pairs] != [pair.id for pair in data.pairs]
 
 
-def test_counts_are_exact_and_told(mixed: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_counts_are_exact_and_logged(mixed: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         data = read_data([mixed], seed=42)
     first, second = data.counts["sources"]
     assert len(data.pairs) == data.counts["pairs"] == 5 and data.counts["seed"] == 42
-    told = {"source": "a", "seed": 42, "rows": 6, "asked": 3, "taken": 3, "skipped": 2}
-    assert first == first | told
+    expected = {"source": "a", "seed": 42, "rows": 6, "asked": 3, "taken": 3, "skipped": 2}
+    assert first == first | expected
     assert "a: 3 of 6 rows taken, 2 without prompt or response skipped" in caplog.text
     assert (second["source"], second["taken"], second["generator_seed"]) == ("sums", 2, 43)
     assert {pair.prompt for pair in data.pairs if pair.id.startswith("sums:")} == {
@@ -66,9 +67,9 @@ def test_counts_are_exact_and_told(mixed: str, caplog: pytest.LogCaptureFixture)
 
 def test_a_draw_is_the_permutation_of_seed_plus_index(tmp_path: Path) -> None:
     """The order that datasets' own shuffle gives: numpy's default generator over the rows."""
-    place = _write(tmp_path / "mine.jsonl", _rows(20))
+    source_spec = _write(tmp_path / "mine.jsonl", _rows(20))
     (tmp_path / "mix.toml").write_text('[[source]]\nname = "m"\njsonl = "mine.jsonl"\ncount = 4\n')
-    pairs = read_data([place, str(tmp_path / "mix.toml")], seed=5).pairs
+    pairs = read_data([source_spec, str(tmp_path / "mix.toml")], seed=5).pairs
     drawn = np.random.default_rng(6).permutation(20)[:4]
     counts: dict[str, int] = {}
     for pair in pairs:
@@ -101,28 +102,28 @@ def test_too_few_usable_rows_name_the_source_and_both_numbers(mixed: str) -> Non
 
 @pytest.mark.parametrize("rows", [[], [{"prompt": "", "response": "b"}]])
 def test_no_usable_row_is_an_error_f16(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    place = _write(tmp_path / "mine.jsonl", rows)
+    source_spec = _write(tmp_path / "mine.jsonl", rows)
     with pytest.raises(DataError, match=f"^mine.jsonl: 0 usable of {len(rows)} rows$"):
-        read_data([place], seed=42)
+        read_data([source_spec], seed=42)
 
 
-def test_no_place_is_an_error() -> None:
+def test_no_source_is_an_error() -> None:
     with pytest.raises(DataError, match="no training data"):
         read_data([], seed=42)
 
 
 def test_a_bad_row_names_file_line_and_field(tmp_path: Path) -> None:
-    place = _write(tmp_path / "mine.jsonl", [*_rows(16), {"prompt": "a", "response": ["b"]}])
+    source_spec = _write(tmp_path / "mine.jsonl", [*_rows(16), {"prompt": "a", "response": ["b"]}])
     with pytest.raises(DataError, match=r"^mine.jsonl:17: response: list instead of text$"):
-        read_data([place], seed=42)
+        read_data([source_spec], seed=42)
 
 
 def test_render_makes_the_prompt_of_a_conversation(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes."}]
-    place = _write(tmp_path / "mine.jsonl", [{"messages": messages}])
+    source_spec = _write(tmp_path / "mine.jsonl", [{"messages": messages}])
 
     def render(turns: Sequence[Turn]) -> str:
         return "|".join(turn.text for turn in turns)
 
-    assert read_data([place], 42).pairs == [Pair("User: Hi\nAssistant:", "Yes.", "mine.jsonl:1")]
-    assert read_data([place], 42, render).pairs == [Pair("Hi", "Yes.", "mine.jsonl:1")]
+    assert read_data([source_spec], 42).pairs == [Pair("User: Hi\nAssistant:", "Yes.", "mine.jsonl:1")]
+    assert read_data([source_spec], 42, render).pairs == [Pair("Hi", "Yes.", "mine.jsonl:1")]

@@ -67,7 +67,7 @@ def test_empty_rows_are_none(row: dict[str, Any], columns: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "told"),
+    ("row", "columns", "message"),
     [
         ({"prompt": "a"}, {}, "response: no such field, only prompt"),
         ({}, {}, "prompt: no such field, only none"),
@@ -84,13 +84,13 @@ def test_empty_rows_are_none(row: dict[str, Any], columns: dict[str, Any]) -> No
         ({"chat": "Hi"}, {"chat": "{chat}"}, r"\{chat\}: no SYSTEM:"),
     ],
 )
-def test_bad_rows_name_the_field(row: dict[str, Any], columns: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_rows_name_the_field(row: dict[str, Any], columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         _texts(row, **columns)
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "message"),
     [
         ({"prompt": "{a}"}, "give prompt and response"),
         ({"prompt": "{a}", "response": "{b}", "messages": "c"}, "or messages, or chat"),
@@ -102,6 +102,6 @@ def test_bad_rows_name_the_field(row: dict[str, Any], columns: dict[str, Any], t
         ({"chat": "chat"}, "template 'chat': has no {column}"),
     ],
 )
-def test_bad_columns_are_refused(columns: dict[str, Any], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_bad_columns_are_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         Columns(**columns)

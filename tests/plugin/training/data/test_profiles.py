@@ -92,7 +92,7 @@ def test_a_profile_has_every_kind_of_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("source_spec", "message"),
     [
         ("nowhere.jsonl", r"nowhere.jsonl: no such file, .*known: .*t5gemma2_200k"),
         ("nowhere.toml", "nowhere.toml: .*No such file"),
@@ -104,14 +104,14 @@ def test_a_profile_has_every_kind_of_source(tmp_path: Path) -> None:
         ("t5gemma2_200k:chat", "t5gemma2_200k:chat: .* has the sources ultrachat, sharegpt"),
     ],
 )
-def test_places_that_are_none(place: str, told: str) -> None:
-    with pytest.raises(DataError, match=told) as error:
-        sources_of(place)
+def test_source_specs_that_mean_nothing(source_spec: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        sources_of(source_spec)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("name = ", "mix.toml: Invalid value"),
         ("", r"mix.toml: a profile is a list of \[\[source\]\]$"),
@@ -125,7 +125,7 @@ def test_places_that_are_none(place: str, told: str) -> None:
         ('[[source]]\nname = "a"\ndataset = "x"\n[[source]]\nname = "a"\ndataset = "y"', "two sources are called a"),
     ],
 )  # fmt: skip
-def test_bad_profiles_name_source_and_key(tmp_path: Path, text: str, told: str) -> None:
+def test_bad_profiles_name_source_and_key(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "mix.toml").write_text(text)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_profile(tmp_path / "mix.toml")

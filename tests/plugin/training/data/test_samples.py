@@ -11,7 +11,6 @@ from transformers import AutoTokenizer
 
 from plugin.training.data.pairs import Pair
 from plugin.training.data.samples import (
-    IGNORED_LABEL,
     Sample,
     batches,
     collate,
@@ -100,13 +99,6 @@ def test_collate_pads_right_and_marks_what_counts() -> None:
     assert batch.documents.tolist() == [[0, 0, 0, -1], [1, 1, 1, 1]]
     assert batch.positions.tolist() == [[0, 1, 2, 3]] * 2
     assert batch.loss_mask.tolist() == [[False, True, True, False], [False, True, True, True]]
-    assert batch.labels().tolist() == [[7, 1, IGNORED_LABEL, IGNORED_LABEL], [8, 9, 1, IGNORED_LABEL]]
-
-
-def test_collate_cuts_at_given_lengths() -> None:
-    batch = collate([Sample([2, 5, 6], [7, 8, 1])], 0, 2, prompt_length=2, decoder_length=3)
-    assert batch.prompts.tolist() == [[2, 5]]
-    assert batch.tokens.tolist() == [[2, 7, 8]]
     moved = batch.to(torch.device("cpu"))
     assert torch.equal(moved.tokens, batch.tokens)
 

@@ -40,7 +40,7 @@ def test_lines_end_at_line_ends_alone_and_a_byte_order_mark_is_no_text(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": \n', "bad.jsonl:2: no JSON: "),
         (b'{"prompt": "a"}\n\n["a"]\n', "bad.jsonl:3: list instead of an object"),
@@ -48,9 +48,9 @@ def test_lines_end_at_line_ends_alone_and_a_byte_order_mark_is_no_text(tmp_path:
         (b'{"prompt": ' + b"[" * 100_000 + b"\n", "bad.jsonl:1: no JSON: "),
     ],
 )
-def test_broken_files_name_the_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_broken_files_name_the_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=told) as error:
+    with pytest.raises(DataError, match=message) as error:
         jsonl_rows(tmp_path / "bad.jsonl")
     assert "\n" not in str(error.value)
 
@@ -133,7 +133,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({}, "mine: give one of jsonl, dataset and demo"),
         ({"dataset": "a/b", "demo": True}, "mine: give one of"),
@@ -141,6 +141,6 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         ({"dataset": "a/b", "count": 0}, "mine: count 0 is below 1"),
     ],
 )
-def test_a_source_is_one_thing(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_a_source_is_one_thing(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         Source("mine", **fields)

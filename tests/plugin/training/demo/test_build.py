@@ -17,10 +17,8 @@ from plugin.training.data.samples import Sample
 from plugin.training.demo import build as demo_module
 from plugin.training.demo import tokenizer as vocabulary
 from plugin.training.demo.build import MAX_NEW_TOKENS
-from plugin.training.draft.checkpoint import read_draft, read_state
-from plugin.training.run.evaluation import acceptance
-from plugin.training.run.settings import DraftSettings
-from plugin.training.run.trainer import DraftTrainer
+from plugin.training.draft.checkpoint import load_draft
+from plugin.training.run.evaluation import serving_acceptance
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.greedy import greedy_responses
 
@@ -70,7 +68,7 @@ def test_serving_accepts_what_training_wrote(family: str) -> None:
 def test_a_draft_carries_the_verifiers_own_table(
     demo_verifier: T5Gemma2ForConditionalGeneration, family: str
 ) -> None:
-    draft = read_draft(DEMO / family)
+    draft = load_draft(DEMO / family)
     assert torch.equal(draft.embed_tokens.weight, demo_verifier.get_input_embeddings().weight)
     target = draft.to_target(torch.arange(draft.config.draft_vocab_size))
     assert torch.equal(draft.lm_head.weight, draft.embed_tokens.weight[target])
@@ -85,10 +83,9 @@ def test_more_than_half_of_the_draft_tokens_are_accepted_on_fresh_problems(
     prompts = tokenizer([problem.question for problem in take(99, "fresh", 64)]).input_ids
     responses = greedy_responses(demo_verifier, prompts, MAX_NEW_TOKENS, 64)
     samples = [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
-    draft = read_draft(DEMO / family)
+    draft = load_draft(DEMO / family)
     extractor = Extractor(demo_verifier, draft.config.aux_hidden_state_layer_ids)
-    trainer = DraftTrainer(draft, extractor, DraftSettings(precision="float32"), samples)
-    found = acceptance(trainer, samples, draft_length=7)
+    found = serving_acceptance(draft, extractor, samples, draft_length=7)
     assert found.acceptance_rate is not None and found.acceptance_rate > 0.5
     assert found.per_position is not None and list(found.per_position) == sorted(
         found.per_position, reverse=True
@@ -115,7 +112,8 @@ def test_the_commands_build_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture
         str(demo), str(tmp_path / "more"), 1
     )
     assert _command(more) == 0
-    assert read_state(tmp_path / "more" / "dflash").epoch == 1
+    state = json.loads((tmp_path / "more" / "dflash" / "training_state.json").read_text())
+    assert state["epoch"] == 0, "of this run alone"
     text = (tmp_path / "more" / "dflash" / "train_command.txt").read_text()
     assert "continued from a draft that was made by:" in text
     assert _command(more.replace("--only dflash", "--only dspark")) == 1

@@ -15,7 +15,7 @@ BLOCK, MASK_ID = 4, 4
 
 
 def test_training_blocks_are_the_blocks_of_serving_f19() -> None:
-    """F19: slot 0 is the anchor and carries no loss, slot k predicts the token at a + k, padding beyond the end."""
+    """Slot 0 is the anchor and carries no loss, slot k predicts the token at a + k, padding beyond the end (F19)."""
     sequence = [2, *range(50, 62), 1]  # start token, 12 tokens, end token
     tokens = torch.tensor([sequence])
     length = len(sequence)

@@ -1,4 +1,4 @@
-"""The checkpoint folder: tensors, config and papers as the published drafts have them."""
+"""The checkpoint folder: tensors and config as the published drafts have them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ import torch
 from safetensors import safe_open
 
 from plugin.drafts.families import FAMILIES
-from plugin.training.draft.checkpoint import read_draft, train_command, write_draft, write_json
-from plugin.training.draft.model import DraftModel
-from plugin.training.run.trainer import TrainingState
-
-METRICS = {"loss_epoch": 0.5, "full_acc_epoch": 0.75, "position_1_acc_epoch": 0.9}
+from plugin.training.draft.checkpoint import DraftError, load_draft, save_draft, write_json
+from plugin.training.draft.model import TrainableDraft
 
 
-def _write(folder: Path, draft: DraftModel) -> dict[str, tuple[list[int], str]]:
-    write_draft(folder, draft, "../verifier", None, METRICS, TrainingState(5, 10, 60), "the command\n")
+def _write(folder: Path, draft: TrainableDraft) -> dict[str, tuple[list[int], str]]:
+    save_draft(folder, draft, "../verifier", None)
     with safe_open(folder / "model.safetensors", "pt") as file:
         slices = {name: file.get_slice(name) for name in sorted(file.keys())}
         return {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
@@ -71,7 +68,7 @@ def _expected(family: str, layers: int, aux: int) -> dict[str, tuple[list[int], 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tensors_are_the_published_ones(
-    make_draft: Callable[..., DraftModel], tmp_path: Path, family: str
+    make_draft: Callable[..., TrainableDraft], tmp_path: Path, family: str
 ) -> None:
     assert _write(tmp_path / "draft", make_draft(family)) == _expected(family, layers=2, aux=3)
 
@@ -84,7 +81,7 @@ def test_tensors_are_the_published_ones(
     ],
 )
 def test_other_markov_heads_add_their_tensors(
-    make_draft: Callable[..., DraftModel], tmp_path: Path, kind: str, extra: dict[str, list[int]]
+    make_draft: Callable[..., TrainableDraft], tmp_path: Path, kind: str, extra: dict[str, list[int]]
 ) -> None:
     found = _write(tmp_path, make_draft("dspark", markov_head_type=kind))
     expected = _expected("dspark", 2, 3) | {name: (shape, "BF16") for name, shape in extra.items()}
@@ -92,7 +89,7 @@ def test_other_markov_heads_add_their_tensors(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_config_json(make_draft: Callable[..., DraftModel], tmp_path: Path, family: str) -> None:
+def test_config_json(make_draft: Callable[..., TrainableDraft], tmp_path: Path, family: str) -> None:
     _write(tmp_path, make_draft(family))
     config = json.loads((tmp_path / "config.json").read_text())
     title = {"dflash": "DFlash", "dspark": "DSpark", "dflare": "DFlare"}[family]
@@ -123,11 +120,11 @@ def test_config_json(make_draft: Callable[..., DraftModel], tmp_path: Path, fami
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_written_draft_can_be_read_back(
-    make_draft: Callable[..., DraftModel], tmp_path: Path, family: str
+    make_draft: Callable[..., TrainableDraft], tmp_path: Path, family: str
 ) -> None:
     draft = make_draft(family)
     _write(tmp_path, draft)
-    again = read_draft(tmp_path)
+    again = load_draft(tmp_path)
     expected = draft.config if family == "dspark" else dataclasses.replace(draft.config, markov_rank=256)
     assert again.config == expected
     kept = again.state_dict()
@@ -136,33 +133,54 @@ def test_a_written_draft_can_be_read_back(
         assert torch.equal(kept[name], stored), name
 
 
-def test_papers_stand_beside_the_weights(make_draft: Callable[..., DraftModel], tmp_path: Path) -> None:
-    _write(tmp_path, make_draft("dflash"))
-    assert json.loads((tmp_path / "val_metrics.json").read_text()) == METRICS
-    assert json.loads((tmp_path / "training_state.json").read_text()) == {
-        "epoch": 5,
-        "local_step": 10,
-        "global_step": 60,
-    }
-    assert (tmp_path / "train_command.txt").read_text() == "the command\n"
-    text = train_command("python -m it --seed 1", {"training samples": 9}, torch.device("cpu"))
-    lines = text.splitlines()
-    assert lines[0] == "python -m it --seed 1" and "training samples: 9" in lines
-    assert any(line.startswith("hardware: CPU") for line in lines)
-    assert f"torch: {torch.__version__}" in lines
-
-
-def test_without_validation_there_is_no_metrics_file_f16(
-    make_draft: Callable[..., DraftModel], tmp_path: Path
+def test_a_draft_takes_the_verifiers_own_table_on(
+    make_draft: Callable[..., TrainableDraft], tmp_path: Path
 ) -> None:
-    write_draft(tmp_path, make_draft("dflash"), "../verifier", None, {}, TrainingState(0, 1, 1), "")
-    assert not (tmp_path / "val_metrics.json").exists()
+    """The file has it rounded to bfloat16; with another verifier's it is refused."""
+    draft = make_draft("dflash")
+    table = draft.embed_tokens.weight
+    _write(tmp_path, draft)
+    assert not torch.equal(load_draft(tmp_path).embed_tokens.weight, table)
+    again = load_draft(tmp_path, table)
+    assert torch.equal(again.embed_tokens.weight, table) and torch.equal(
+        again.lm_head.weight, draft.lm_head.weight
+    )
+    for other in (table + 1.0, table[:, :16]):
+        with pytest.raises(DraftError, match=r"embed_tokens.weight is not the verifier's"):
+            load_draft(tmp_path, other)
+
+
+def test_a_broken_folder_is_one_line(make_draft: Callable[..., TrainableDraft], tmp_path: Path) -> None:
+    _write(tmp_path, make_draft("dflash"))
+    config_file, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    config = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps({**config, "draft_vocab_size": 41}))
+    with pytest.raises(DraftError, match=r"model.safetensors: t2d: 40 tokens where draft_vocab_size is 41"):
+        load_draft(tmp_path)
+    del config["block_size"]
+    for text, message in (
+        ("{", "config.json: Expecting"),
+        (json.dumps(config), "config.json: has no 'block_size'"),
+    ):
+        config_file.write_text(text)
+        with pytest.raises(DraftError, match=message):
+            load_draft(tmp_path)
+    _write(tmp_path, make_draft("dflash"))
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(DraftError, match=r"model.safetensors: "):
+        load_draft(tmp_path)
+    config_file.unlink()
+    with pytest.raises(DraftError, match=r"config.json: no such file"):
+        load_draft(tmp_path)
+
+
+def test_no_nan_is_written_as_json(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "val_metrics.json", {"loss_epoch": float("nan")})
 
 
 def test_weights_that_are_not_finite_are_never_written(
-    make_draft: Callable[..., DraftModel], tmp_path: Path
+    make_draft: Callable[..., TrainableDraft], tmp_path: Path
 ) -> None:
     draft = make_draft("dflash")
     draft.norm.weight.data[3] = float("inf")

@@ -11,7 +11,7 @@ import torch
 
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import Blocks, make_blocks
-from plugin.training.draft.model import DraftModel, rope_tables, rotate
+from plugin.training.draft.model import TrainableDraft, rope_tables, rotate
 
 LENGTH, BLOCK = 24, 8
 
@@ -30,21 +30,21 @@ def _blocks(tokens: torch.Tensor, documents: torch.Tensor, positions: torch.Tens
     return make_blocks(tokens, documents, positions, columns, torch.ones(2, 3, dtype=torch.bool), BLOCK, 4)
 
 
-def _states(draft: DraftModel, aux: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def _states(draft: TrainableDraft, aux: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     _, documents, positions = _rows()
     return draft(aux, documents, positions, _blocks(tokens, documents, positions))
 
 
-def _aux(draft: DraftModel) -> torch.Tensor:
+def _aux(draft: TrainableDraft) -> torch.Tensor:
     torch.manual_seed(3)
     return torch.randn(2, LENGTH, draft.config.num_aux_layers, draft.config.hidden_size)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_block_sees_only_what_stands_before_its_anchor_f11(
-    make_draft: Callable[..., DraftModel], family: str
+    make_draft: Callable[..., TrainableDraft], family: str
 ) -> None:
-    """F11: anchors closer than the block, and two samples packed together."""
+    """Anchors closer than the block, and two samples packed together (F11)."""
     draft = make_draft(family)
     tokens, _, _ = _rows()
     aux = _aux(draft)
@@ -80,7 +80,7 @@ def _norm(vector: list[float], weight: torch.Tensor, eps: float) -> list[float]:
     return [v * scale * float(w) for v, w in zip(vector, weight, strict=True)]
 
 
-def _plain_block(draft: DraftModel, aux: torch.Tensor, ids: list[int], anchor: int) -> torch.Tensor:
+def _plain_block(draft: TrainableDraft, aux: torch.Tensor, ids: list[int], anchor: int) -> torch.Tensor:
     """One block from the formulas, one vector at a time; `aux` [anchor or more, T, hidden], float64."""
     config, weights = (
         draft.config,
@@ -145,7 +145,7 @@ def _plain_block(draft: DraftModel, aux: torch.Tensor, ids: list[int], anchor: i
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_backbone_against_plain_loops(make_draft: Callable[..., DraftModel], family: str) -> None:
+def test_backbone_against_plain_loops(make_draft: Callable[..., TrainableDraft], family: str) -> None:
     draft = make_draft(family).requires_grad_(False)
     for name, parameter in draft.named_parameters():
         if "norm" in name or name == "layer_fusion_weights":
@@ -159,7 +159,7 @@ def test_backbone_against_plain_loops(make_draft: Callable[..., DraftModel], fam
 
 
 @pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
-def test_markov_heads_against_plain_loops(make_draft: Callable[..., DraftModel], kind: str) -> None:
+def test_markov_heads_against_plain_loops(make_draft: Callable[..., TrainableDraft], kind: str) -> None:
     draft = make_draft("dspark", markov_head_type=kind).requires_grad_(False)
     tokens, documents, positions = _rows()
     blocks = _blocks(tokens, documents, positions)
@@ -190,13 +190,13 @@ def test_markov_heads_against_plain_loops(make_draft: Callable[..., DraftModel],
         assert float(confidence[0, 1, slot]) == pytest.approx(float(chance), abs=1e-5)
 
 
-def test_fusion_starts_at_each_layers_relative_depth(make_draft: Callable[..., DraftModel]) -> None:
+def test_fusion_starts_at_each_layers_relative_depth(make_draft: Callable[..., TrainableDraft]) -> None:
     draft = make_draft("dflare", num_hidden_layers=2, aux_hidden_state_layer_ids=(0, 1, 3, 5))
     assert draft.layer_fusion_weights.tolist() == [[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]]
 
 
 def test_the_embedding_and_the_head_are_the_verifiers_and_frozen(
-    make_draft: Callable[..., DraftModel], verifier: torch.nn.Module
+    make_draft: Callable[..., TrainableDraft], verifier: torch.nn.Module
 ) -> None:
     draft = make_draft("dflash")
     table = verifier.get_input_embeddings().weight  # type: ignore[operator]
@@ -209,7 +209,7 @@ def test_the_embedding_and_the_head_are_the_verifiers_and_frozen(
     }
 
 
-def test_linear_rope_divides_the_position(make_draft: Callable[..., DraftModel]) -> None:
+def test_linear_rope_divides_the_position(make_draft: Callable[..., TrainableDraft]) -> None:
     config = make_draft("dflash").config
     plain = dataclasses.replace(config, rope_parameters={"rope_type": "default", "rope_theta": 1e5})
     scaled = dataclasses.replace(
@@ -234,7 +234,7 @@ def test_linear_rope_divides_the_position(make_draft: Callable[..., DraftModel])
     ],
 )
 def test_impossible_shapes_are_refused(
-    make_draft: Callable[..., DraftModel], fields: dict[str, object], message: str
+    make_draft: Callable[..., TrainableDraft], fields: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(make_draft("dflash").config, **fields)  # type: ignore[arg-type]

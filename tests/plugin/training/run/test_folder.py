@@ -42,7 +42,7 @@ def test_the_newest_is_by_epoch_and_step_not_by_name(tmp_path: Path) -> None:
 
 
 def test_best_is_the_lowest_validation_loss_and_survives_a_copy_f09(tmp_path: Path) -> None:
-    """F09: a relative link, so it resolves in a copied run folder, of one epoch as of several."""
+    """A relative link, so it resolves in a copied run folder, of one epoch as of several (F09)."""
     folder = RunFolder(tmp_path / "run")
     for epoch, loss in enumerate((0.5, 0.25, 0.25, 0.75)):
         folder.save(epoch, None, _writer(loss))
@@ -68,7 +68,7 @@ def test_without_validation_best_is_the_last_and_the_log_says_so_f09(
 
 
 def test_the_keep_limit_never_removes_the_best_f09(tmp_path: Path) -> None:
-    """F09: epoch 0 is best; of the others only the last is kept, and of mid-epoch checkpoints only a newest one."""
+    """Epoch 0 is best; of the others only the last is kept, and of mid-epoch checkpoints only a newest one (F09)."""
     folder = RunFolder(tmp_path / "run")
     for epoch, loss in enumerate((0.1, 0.5, 0.4)):
         folder.save(epoch, 5, _writer())
@@ -96,8 +96,8 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_ignored_and_cleaned_f08(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """F08: an unfinished write is removed, a folder that lacks files is ignored and later moved aside, not lost, and a
-    missing link is made.
+    """An unfinished write is removed, a folder that lacks files is ignored and later moved aside, not lost, and a
+    missing link is made (F08).
     """
     folder = RunFolder(tmp_path / "run")
     folder.save(0, None, _writer(0.5))

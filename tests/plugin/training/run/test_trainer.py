@@ -11,8 +11,8 @@ from transformers import T5Gemma2ForConditionalGeneration
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import Blocks
-from plugin.training.draft.model import DraftModel
-from plugin.training.run.evaluation import acceptance, evaluate
+from plugin.training.draft.model import TrainableDraft
+from plugin.training.run.evaluation import evaluate, serving_acceptance
 from plugin.training.run.schedule import learning_rate
 from plugin.training.run.settings import DraftSettings
 from plugin.training.run.trainer import DraftTrainer, NotFinite, StepReport, check_finite
@@ -32,7 +32,10 @@ def answered(verifier: T5Gemma2ForConditionalGeneration) -> list[Sample]:
 
 
 def _trainer(
-    draft: DraftModel, verifier: T5Gemma2ForConditionalGeneration, samples: Sequence[Sample], **fields: object
+    draft: TrainableDraft,
+    verifier: T5Gemma2ForConditionalGeneration,
+    samples: Sequence[Sample],
+    **fields: object,
 ) -> DraftTrainer:
     wanted = {"epochs": 2, "rows": 2, "total_length": 48, "response_length": 24, "max_anchors": 6, "seed": 1}
     settings = DraftSettings(**{**wanted, "peak_rate": 3e-3, "precision": "float32", **fields})  # type: ignore[arg-type]
@@ -50,7 +53,7 @@ def _train(trainer: DraftTrainer) -> list[StepReport]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_lowers_the_loss_and_repeats_exactly(
-    make_draft: Callable[..., DraftModel],
+    make_draft: Callable[..., TrainableDraft],
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
     family: str,
@@ -76,7 +79,7 @@ def test_training_lowers_the_loss_and_repeats_exactly(
 
 @pytest.mark.parametrize("family", ["dflash", "dspark"])
 def test_accumulated_micro_batches_equal_the_big_batch(
-    make_draft: Callable[..., DraftModel],
+    make_draft: Callable[..., TrainableDraft],
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
     family: str,
@@ -98,7 +101,7 @@ def test_accumulated_micro_batches_equal_the_big_batch(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_arithmetic_over_float32_weights(
-    make_draft: Callable[..., DraftModel],
+    make_draft: Callable[..., TrainableDraft],
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
     family: str,
@@ -116,7 +119,9 @@ def test_bfloat16_arithmetic_over_float32_weights(
 
 
 def test_rates_are_torchs_own_schedule(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
+    make_draft: Callable[..., TrainableDraft],
+    verifier: T5Gemma2ForConditionalGeneration,
+    answered: list[Sample],
 ) -> None:
     trainer = _trainer(make_draft("dflash"), verifier, answered, epochs=2, warmup=0.5)
     total = trainer.total_steps
@@ -126,9 +131,11 @@ def test_rates_are_torchs_own_schedule(
 
 
 def test_a_batch_without_slots_changes_nothing_f10(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
+    make_draft: Callable[..., TrainableDraft],
+    verifier: T5Gemma2ForConditionalGeneration,
+    answered: list[Sample],
 ) -> None:
-    """F10: all labels masked, since no response has two tokens: loss 0, no update, and training goes on."""
+    """All labels masked, since no response has two tokens: loss 0, no update, and training goes on (F10)."""
     draft = make_draft("dflash")
     trainer = _trainer(draft, verifier, [Sample([2, 8], [1])])
     before = {name: tensor.clone() for name, tensor in draft.state_dict().items()}
@@ -140,9 +147,11 @@ def test_a_batch_without_slots_changes_nothing_f10(
 
 
 def test_a_huge_rate_stays_finite_or_stops_f10(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
+    make_draft: Callable[..., TrainableDraft],
+    verifier: T5Gemma2ForConditionalGeneration,
+    answered: list[Sample],
 ) -> None:
-    """F10: at a learning rate of 1e6 the weights overflow; the step that sees it is named."""
+    """At a learning rate of 1e6 the weights overflow; the step that sees it is named (F10)."""
     trainer = _trainer(make_draft("dflash"), verifier, answered, epochs=12, peak_rate=1e6)
     with pytest.raises(NotFinite, match=r"^step \d+: .*not finite; samples s\d+, ") as error:
         check_finite(_train(trainer))
@@ -150,14 +159,16 @@ def test_a_huge_rate_stays_finite_or_stops_f10(
 
 
 def test_states_that_are_not_finite_name_their_sample_f10(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, answered: list[Sample]
+    make_draft: Callable[..., TrainableDraft],
+    verifier: T5Gemma2ForConditionalGeneration,
+    answered: list[Sample],
 ) -> None:
-    """F10: one sample with inf hidden states is named, in training and in validation."""
+    """One sample with inf hidden states is named, in training and in validation (F10)."""
     trainer = _trainer(make_draft("dflash"), verifier, answered)
     extractor = trainer.block_step.extractor
 
     class Poisoned:
-        layer_ids = extractor.layer_ids
+        layer_ids, pad_id, start_id = extractor.layer_ids, extractor.pad_id, extractor.start_id
         logits, greedy_tokens = extractor.logits, extractor.greedy_tokens
 
         def __call__(self, prompts: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> VerifierStates:
@@ -175,7 +186,7 @@ def test_states_that_are_not_finite_name_their_sample_f10(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_acceptance_is_that_of_a_served_request(
-    make_draft: Callable[..., DraftModel],
+    make_draft: Callable[..., TrainableDraft],
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
     family: str,
@@ -201,7 +212,7 @@ def test_acceptance_is_that_of_a_served_request(
                     accepted += 1
                 runs.append(accepted)
                 anchor += 1 + accepted
-        found = acceptance(trainer, answered[:4], length)
+        found = serving_acceptance(draft, trainer.block_step.extractor, answered[:4], length)
         assert found.drafts == len(runs)
         assert found.accepted_tokens == sum(runs)
         total += sum(runs)
@@ -209,7 +220,7 @@ def test_acceptance_is_that_of_a_served_request(
 
 
 @torch.no_grad()
-def _serve_block(draft: DraftModel, aux: torch.Tensor, token: int, anchor: int, length: int) -> list[int]:
+def _serve_block(draft: TrainableDraft, aux: torch.Tensor, token: int, anchor: int, length: int) -> list[int]:
     """What a server knows at an anchor: earlier states, the anchor token, and nothing of what follows."""
     ids = torch.tensor([[[token, *[draft.config.mask_token_id] * length]]])
     blocks = Blocks(
@@ -230,15 +241,15 @@ def _serve_block(draft: DraftModel, aux: torch.Tensor, token: int, anchor: int, 
 
 
 def test_an_extractor_of_other_layers_is_refused(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
     with pytest.raises(ValueError, match=r"the draft reads \[0, 2, 5\], the extractor taps \[1\]"):
         DraftTrainer(make_draft("dflash"), Extractor(verifier, (1,)), DraftSettings(), [Sample([2], [5, 1])])
 
 
 def test_no_samples_are_refused_f16(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
-    """F16: nothing to train on."""
+    """Nothing to train on (F16)."""
     with pytest.raises(ValueError, match="samples: none given"):
         _trainer(make_draft("dflash"), verifier, [])

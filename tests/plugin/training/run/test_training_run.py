@@ -17,10 +17,11 @@ import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.training.data.samples import Sample
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.checkpoint import load_draft
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run import checkpoint as run_checkpoint
 from plugin.training.run import training_run
-from plugin.training.run.checkpoint import Papers, restore, restored_draft
+from plugin.training.run.checkpoint import RunMetadata, restore
 from plugin.training.run.events import Events
 from plugin.training.run.folder import RunError, RunFolder
 from plugin.training.run.settings import DraftSettings
@@ -34,6 +35,7 @@ SETTINGS = DraftSettings(
     epochs=2, rows=2, total_length=32, response_length=24, max_anchors=6, peak_rate=3e-3, warmup=0.3,
     precision="float32",
 )  # fmt: skip
+METADATA = RunMetadata("owner/verifier", None, "the command\n", "exec it", {"pairs": 18}, {"seed": 42})
 PUBLISHED = {
     "model.safetensors", "config.json", "config.py", "optimizer_state_dict.pt", "scheduler_state_dict.pt",
     "training_state.json", "train_command.txt", "val_metrics.json", "training", "tensorboard", "README.md",
@@ -66,7 +68,7 @@ class Recorder:
 
 @pytest.fixture
 def run(
-    make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, tmp_path: Path
+    make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration, tmp_path: Path
 ) -> Callable[..., Recorder]:
     """`run(name, at=..., settings=..., validation=..., **options)`: trains what is left in a run folder."""
 
@@ -81,14 +83,13 @@ def run(
         folder.clean()
         newest = folder.newest()
         table = verifier.get_input_embeddings().weight.detach()
-        draft = make_draft("dspark") if newest is None else restored_draft(newest, table)
+        draft = make_draft("dspark") if newest is None else load_draft(newest.path, table)
         trainer = DraftTrainer(draft, Extractor(verifier, (0, 2, 5)), settings, SAMPLES)
         if newest is not None:
             restore(newest, trainer)
         recorder = Recorder(at)
-        papers = Papers("owner/verifier", None, "the command\n", "exec it", {"pairs": 18}, {"seed": 42})
         TrainingRun(
-            trainer, folder, papers, validation, RunOptions(**options), Events(None), recorder  # type: ignore[arg-type]
+            trainer, folder, METADATA, validation, RunOptions(**options), Events(None), recorder  # type: ignore[arg-type]
         )()  # fmt: skip
         return recorder
 
@@ -118,7 +119,7 @@ def _tensors(path: Path) -> dict[str, bytes]:
 
 
 def test_a_killed_run_goes_on_exactly_f08(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    """F08: kill -9 after a mid-epoch save, in both epochs; losses, rates, weights and metrics are the whole run's."""
+    """Kill -9 after a mid-epoch save, in both epochs; losses, rates, weights and metrics are the whole run's (F08)."""
     whole = run("whole").rows
     steps = len(whole)
     assert [number for number, _, _ in whole] == list(range(1, steps + 1)) and steps >= 6
@@ -135,7 +136,7 @@ def test_a_killed_run_goes_on_exactly_f08(run: Callable[..., Recorder], tmp_path
 def test_a_kill_in_the_middle_of_a_save_leaves_the_last_whole_one_f08(
     run: Callable[..., Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F08: the half-written checkpoint of step 3 is ignored and removed, that of step 2 is used."""
+    """The half-written checkpoint of step 3 is ignored and removed, that of step 2 is used (F08)."""
     whole = run("whole").rows
     save, saves = torch.save, []
 
@@ -219,7 +220,7 @@ def test_a_signal_during_validation_keeps_the_epochs_last_step(
 
 
 def test_an_epoch_has_the_published_layout_f09(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    """F09: a run of one epoch; every file of the published folder, and the link beside it."""
+    """A run of one epoch; every file of the published folder, and the link beside it (F09)."""
     one = run("run", settings=_with(epochs=1))
     folder = tmp_path / "run"
     assert sorted(path.name for path in folder.iterdir()) == ["0", "checkpoint_best"]
@@ -240,7 +241,7 @@ def test_an_epoch_has_the_published_layout_f09(run: Callable[..., Recorder], tmp
 def test_without_validation_there_are_no_metrics_f09_f16(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:
-    """F09, F16: no val_metrics.json and no NaN; the best is the last epoch, also with a keep limit."""
+    """No val_metrics.json and no NaN; the best is the last epoch, also with a keep limit (F09, F16)."""
     run("run", validation=[], keep=1)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["1", "checkpoint_best"]
     assert os.readlink(tmp_path / "run/checkpoint_best") == "1"
@@ -255,7 +256,7 @@ def test_validation_without_an_anchor_is_none(run: Callable[..., Recorder], tmp_
 
 
 def test_a_run_that_goes_wrong_saves_nothing_f10(run: Callable[..., Recorder], tmp_path: Path) -> None:
-    """F10: NaN weights never reach the disk, though a save after every step was asked for."""
+    """NaN weights never reach the disk, though a save after every step was asked for (F10)."""
     with pytest.raises(NotFinite, match=r"^(step \d+: |validation after step )"):
         run("run", settings=_with(peak_rate=1e6, epochs=20), save_every=1)
     for checkpoint in RunFolder(tmp_path / "run").checkpoints():

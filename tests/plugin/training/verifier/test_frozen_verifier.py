@@ -12,7 +12,7 @@ from plugin.training.verifier.frozen_verifier import FrozenVerifier
 
 
 def _fingerprint(model: T5Gemma2ForConditionalGeneration) -> str:
-    return FrozenVerifier(model, None, 0, 2, 1).fingerprint()
+    return FrozenVerifier(model, None, 1).fingerprint()
 
 
 def test_the_same_weights_in_another_precision_are_the_same_verifier(

@@ -13,7 +13,7 @@ from transformers import T5Gemma2ForConditionalGeneration
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import make_blocks
-from plugin.training.draft.model import DraftModel
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.settings import DraftSettings
 from plugin.training.run.step import BlockStep
 from plugin.training.verifier.extraction import Extractor
@@ -87,7 +87,7 @@ def test_packed_states_are_those_of_each_sample_alone(
 ) -> None:
     extractor = Extractor(verifier, (0, 2, 5))
     rows = packed_rows([SAMPLES[:2], SAMPLES[2:]], 0, 2)
-    found = packed_states(extractor, rows, micro_batch, 0, 2)
+    found = packed_states(extractor, rows, micro_batch)
     assert found.finite.tolist() == [True] * 4
     for sample, (row, column) in zip(SAMPLES, rows.places, strict=True):
         tokens = torch.tensor([[2, *sample.response]])
@@ -101,12 +101,12 @@ def test_packed_states_are_those_of_each_sample_alone(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_and_unpacked_losses_agree_at_the_same_anchors_f11(
-    verifier: T5Gemma2ForConditionalGeneration, make_draft: Callable[..., DraftModel], family: str
+    verifier: T5Gemma2ForConditionalGeneration, make_draft: Callable[..., TrainableDraft], family: str
 ) -> None:
-    """F11: two samples packed together do not see each other."""
+    """Two samples packed together do not see each other (F11)."""
     draft = make_draft(family).eval()
     settings = DraftSettings(precision="float32", extractor_batch=2)
-    step = BlockStep(draft, Extractor(verifier, (0, 2, 5)), settings, 0, 2)
+    step = BlockStep(draft, Extractor(verifier, (0, 2, 5)), settings)
     anchors = {"a": (1, 4), "b": (2, 1), "c": (5, 7), "d": (1, 3)}
     losses = []
     for groups in ([SAMPLES[:2], SAMPLES[2:]], [[sample] for sample in SAMPLES]):

@@ -1,4 +1,4 @@
-"""The verifier's own step: equal to transformers' forward, and it learns."""
+"""How the demo's verifier is trained: a step, a whole training, and the rates."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ from transformers import T5Gemma2ForConditionalGeneration
 
 from plugin.training.data.pairs import Pair
 from plugin.training.data.samples import Sample, collate, encode
-from plugin.training.demo.tiny_verifier import VerifierSettings, tiny_config, train_verifier
+from plugin.training.demo.tiny_verifier import VerifierSettings, take_step, tiny_config, train_verifier
 from plugin.training.run.schedule import learning_rate
-from plugin.training.verifier.step import VerifierStep, verifier_logits
-
-
-def test_logits_equal_transformers(verifier: T5Gemma2ForConditionalGeneration) -> None:
-    torch.manual_seed(0)
-    prompts, tokens = torch.randint(8, 60, (3, 17)), torch.randint(8, 60, (3, 23))
-    mask = torch.arange(17) < torch.tensor([[17], [9], [1]])
-    prompts[0, 3] = tokens[1, 5] = verifier.config.eoi_token_index  # has an embedding of its own
-    wanted = verifier(
-        input_ids=prompts, attention_mask=mask.long(), decoder_input_ids=tokens, use_cache=False
-    ).logits
-    assert (verifier_logits(verifier, prompts, mask, tokens) - wanted).abs().max() < 1e-5
 
 
 def test_a_step_moves_down_and_reports_the_loss_before() -> None:
     torch.manual_seed(0)
     model = T5Gemma2ForConditionalGeneration(tiny_config())
-    step = VerifierStep(model, weight_decay=0.0, clip=1.0, capturable=False)
-    tokens = torch.randint(8, 700, (4, 9))
-    inputs = tokens, torch.ones(4, 9, dtype=torch.bool), tokens, tokens.roll(-1, 1)
-    step.set_rate(1e-3)
-    losses = [float(step(inputs)) for _ in range(6)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, betas=(0.9, 0.98))
+    prompts = torch.randint(8, 700, (4, 9)).tolist()
+    batch = collate([Sample(prompt, prompt[1:]) for prompt in prompts], 0, 2)
+    losses = [float(take_step(model, optimizer, batch, clip=1.0)) for _ in range(6)]
     assert losses[-1] < losses[0] - 0.1
-    step.set_rate(0.0)
-    assert abs(float(step(inputs)) - float(step(inputs))) < 1e-5
+    optimizer.param_groups[0]["lr"] = 0.0
+    again = [float(take_step(model, optimizer, batch, clip=1.0)) for _ in range(2)]
+    assert abs(again[0] - again[1]) < 1e-5
+
+
+def test_padding_has_no_loss() -> None:
+    """The loss of two samples in one batch is the mean over their tokens, taken one by one."""
+    torch.manual_seed(0)
+    model = T5Gemma2ForConditionalGeneration(tiny_config())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    samples = [Sample([2, 8, 9, 10], [11, 12, 13, 14, 1]), Sample([2, 8], [15, 1])]
+    alone = [float(take_step(model, optimizer, collate([sample], 0, 2), clip=1.0)) for sample in samples]
+    together = float(take_step(model, optimizer, collate(samples, 0, 2), clip=1.0))
+    assert abs(together - (5 * alone[0] + 2 * alone[1]) / 7) < 1e-4
 
 
 class _Letters:

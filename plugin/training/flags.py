@@ -1,0 +1,125 @@
+"""The flags of `t5gemma2 train <family>`, which the demo's drafts are trained with, too. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from plugin.drafts.families import FAMILIES
+
+
+def positive(text: str) -> int:
+    """An argument that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no comma list of layer numbers") from None
+
+
+def add_family(parser: argparse.ArgumentParser, family: str) -> None:
+    """Adds them all."""
+    add = parser.add_argument
+    add("--verifier", required=True, metavar="CHECKPOINT", help="the frozen verifier: a folder or a hub id")
+    add(
+        "--data", action="append", required=True, metavar="SOURCE",
+        help="a JSONL file with prompt/response or messages, demo:N, hf:DATASET or a mixture; may be repeated",
+    )  # fmt: skip
+    add(
+        "--chat-template", action="store_true",
+        help="make prompts of `messages` by the verifier's chat template instead of `User: ...` lines",
+    )  # fmt: skip
+    add("--out", type=Path, required=True, metavar="FOLDER", help="the run folder, made or gone on from")
+    add("--fresh", action="store_true", help="refuse a run folder that holds checkpoints instead of going on")
+    add("--from", dest="start", type=Path, metavar="FOLDER", help="draft whose weights a new run starts with")
+    add(
+        "--responses", choices=("data", "verifier"), default="data",
+        help="learn from the data's responses (default) or from the verifier's own greedy answers to the data's"
+        " prompts, which take time to make and give the best acceptance",
+    )  # fmt: skip
+    add("--max-new-tokens", type=positive, metavar="N", help="of such an answer (default: --response-length)")
+    _add_shape(parser, family)
+    _add_recipe(parser)
+    add = parser.add_argument_group("run").add_argument
+    text = "steps between checkpoints in mid-epoch (default: none but at a signal)"
+    add("--save-every", type=positive, metavar="N", help=text)
+    add("--keep", type=positive, metavar="N", help="epochs to keep beside the best (default all)")
+    text = "steps between looks at the loss (default 1, on CUDA 10)"
+    add("--log-every", type=positive, metavar="N", help=text)
+    add("--no-tensorboard", action="store_true", help="write no TensorBoard events")
+    add_device(add)
+
+
+def _add_shape(parser: argparse.ArgumentParser, family: str) -> None:
+    title = "defaults: the published shape, scaled to the verifier's depth"
+    add = parser.add_argument_group("draft", title).add_argument
+    add("--layers", type=positive, metavar="N", help="layers of the draft (5, dflare 6, of a 1B verifier)")
+    add("--aux-layers", type=_layers, metavar="LIST", help="decoder layers it reads, 0-based: 2,7,13,18,21")
+    add("--draft-vocab", type=positive, metavar="N", help="most frequent tokens it can say (32000)")
+    add("--block-size", type=positive, metavar="N", help="1 + K (8)")
+    text = "token of a slot to fill (default: the tokenizer's mask)"
+    add("--mask-token-id", type=int, metavar="ID", help=text)
+    parser.set_defaults(markov_rank=None)
+    if "markov_rank" in FAMILIES[family].own_keys:
+        add("--markov-rank", type=positive, metavar="N", help="width of the Markov head's embedding (256)")
+
+
+_RECIPE: tuple[tuple[str, str, int | float, str], ...] = (
+    ("--epochs", "epochs", 6, "over the training samples"),
+    ("--rate", "peak_rate", 6e-4, "peak learning rate"),
+    ("--warmup", "warmup", 0.01, "fraction of all steps"),
+    ("--weight-decay", "weight_decay", 0.01, "of AdamW"),
+    ("--clip", "clip", 1.0, "largest gradient norm"),
+    ("--noise", "noise", 0.05, "on the aux states"),
+    ("--anchors", "max_anchors", 256, "blocks a packed row"),
+    ("--gamma", "gamma", 4.0, "slots of the weights' decay"),
+    ("--rows", "rows", 1, "packed rows a micro-batch"),
+    ("--accumulate", "accumulate", 1, "micro-batches a step"),
+    ("--total-length", "total_length", 2048, "tokens a packed row"),
+    ("--prompt-length", "prompt_length", 2048, "encoder cut, tokens"),
+    ("--response-length", "response_length", 1024, "decoder cut"),
+    ("--extractor-batch", "extractor_batch", 4, "samples that the verifier reads at a time"),
+    ("--train-fraction", "train_fraction", 0.9, "of the samples; the others validate"),
+    ("--seed", "seed", 42, "of data, weights and draws"),
+)
+"""Flag, field of `DraftSettings` (of its loss: gamma), its default, and what it is."""
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("recipe", "defaults: the published one").add_argument
+    for flag, field, default, text in _RECIPE:
+        kind = type(default)
+        metavar = "N" if kind is int else "X"
+        add(
+            flag,
+            dest=field,
+            type=kind,
+            default=default,
+            metavar=metavar,
+            help=f"{text} (default %(default)s)",
+        )
+    add("--whole-blocks", action="store_true", help="no anchors in a response's last block, as published")
+    add(
+        "--precision", choices=("bfloat16", "float32"),
+        help="of the draft's arithmetic; master weights are float32 (default: bfloat16 on CUDA, else float32)",
+    )  # fmt: skip
+
+
+def family_arguments(family: str, words: Sequence[str]) -> argparse.Namespace:
+    """The flags of `t5gemma2 train <family>` as that command reads them from `words`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.set_defaults(target=family)
+    add_family(parser, family)
+    return parser.parse_args(words)
+
+
+def add_device(add: Any) -> None:
+    """Adds `--device` by the `add_argument` of a parser or of a group."""
+    add("--device", metavar="NAME", help="default cuda where there is one, else cpu")
