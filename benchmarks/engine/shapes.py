@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-FAMILIES: Final = ("dflash", "dspark", "dflare")
+from plugin.training.draft.config import Family
+
+FAMILIES: Final[tuple[Family, ...]] = ("dflash", "dspark", "dflare")
 VOCABULARY: Final = 262_144
-BLOCK: Final = 8
 
 _TEXT: Final[dict[str, Any]] = {
     "vocab_size": VOCABULARY,
@@ -28,13 +29,6 @@ _ROPE: Final[dict[str, Any]] = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
-_DRAFT_LAYERS: Final = {"dflash": 5, "dspark": 5, "dflare": 6}
-_TAPS: Final = {
-    "dflash": [2, 7, 13, 18, 21],
-    "dspark": [2, 7, 13, 18, 21],
-    "dflare": [2, 5, 8, 11, 14, 17, 20, 22],
-}
-_CLASSES: Final = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel", "dflare": "DFlareDraftModel"}
 
 
 def write_verifier(folder: Path) -> Path:
@@ -63,62 +57,14 @@ def write_decoder_only(folder: Path) -> Path:
     return folder
 
 
-def write_draft(folder: Path, family: str, verifier: Path) -> Path:
+def write_draft(folder: Path, family: Family, verifier: Path) -> Path:
     """config.json of a published-shape draft of `family` for the verifier in `verifier`."""
-    layers = _DRAFT_LAYERS[family]
-    config: dict[str, Any] = {
-        "architectures": [_CLASSES[family]],
-        "aux_hidden_state_layer_ids": _TAPS[family],
-        "block_size": BLOCK,
-        "draft_vocab_size": 32_000,
-        "dtype": "bfloat16",
-        "mask_token_id": 4,
-        "sliding_window_non_causal": False,
-        "speculators_config": {
-            "algorithm": family,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {
-                    "accept_tolerance": 0.0,
-                    "proposal_type": "greedy",
-                    "speculative_tokens": 7,
-                    "verifier_accept_k": 1,
-                }
-            ],
-            "verifier": {
-                "architectures": ["T5Gemma2ForConditionalGeneration"],
-                "name_or_path": str(verifier),
-            },
-        },
-        "speculators_model_type": family,
-        "target_hidden_size": None,
-        "tie_word_embeddings": False,
-        "transformer_layer_config": {
-            "model_type": "llama",
-            "attention_bias": False,
-            "head_dim": 256,
-            "hidden_act": "silu",
-            "hidden_size": 1152,
-            "intermediate_size": 6912,
-            "max_position_embeddings": 32_768,
-            "num_attention_heads": 4,
-            "num_hidden_layers": layers,
-            "num_key_value_heads": 1,
-            "layer_types": ["full_attention"] * layers,
-            "rms_norm_eps": 1e-6,
-            "rope_parameters": {"factor": 8.0, "rope_theta": 1_000_000.0, "rope_type": "linear"},
-            "sliding_window": 2048,
-            "tie_word_embeddings": False,
-            "vocab_size": VOCABULARY,
-        },
-    }
-    if family == "dspark":
-        config |= {
-            "markov_rank": 256,
-            "markov_head_type": "vanilla",
-            "enable_confidence_head": True,
-            "confidence_head_with_markov": True,
-        }
+    from transformers import AutoConfig
+
+    from plugin.training.draft.shape import new_shape
+
+    shape = new_shape(family, AutoConfig.from_pretrained(verifier).decoder, mask_token_id=4)
+    config = shape.to_json(str(verifier), verifier_softcap=None, dtype="bfloat16", version="")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     return folder
