@@ -8,9 +8,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from plugin.training.draft.config import Family
+from plugin.drafts.families import Family
 
-FAMILIES: Final[tuple[Family, ...]] = ("dflash", "dspark", "dflare")
 VOCABULARY: Final = 262_144
 
 _TEXT: Final[dict[str, Any]] = {

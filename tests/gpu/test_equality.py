@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from plugin.drafts.families import FAMILIES
 from tests.gpu.conftest import BATCHES, Mode, gpu_engine
 from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
 
 pytestmark = pytest.mark.gpu
-FAMILIES = ("dflash", "dspark", "dflare")
 Prompts = list[tuple[int, ...]]
 
 COUNTED = 0.01
