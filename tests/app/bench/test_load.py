@@ -12,7 +12,7 @@ from app.bench.cell import Cell, numbers
 from app.bench.client import Sampling, Target
 from app.bench.errors import BenchError
 from app.bench.load import Load, run, warmups
-from app.bench.prompts import PLACE, PromptSet
+from app.bench.prompts import PLACEHOLDER, PromptSet
 from tests.app.bench import virtual_time
 from tests.app.bench.scripted import Script, client_of
 
@@ -24,7 +24,7 @@ def measured(
     texts = tuple(f"prompt {'x' * i}" for i in range(prompts))
     cell = Cell(
         Arm("dflash:7", "dflash", 7),
-        PromptSet("made", "here", PLACE, texts),
+        PromptSet("made", "here", PLACEHOLDER, texts),
         concurrency,
         warmups(warmup, concurrency),
         Sampling(max_tokens=20),
@@ -147,7 +147,7 @@ def test_interrupted_cell_is_partial() -> None:
     """What was answered until the interruption is kept, and marked."""
     script = Script(delays_s=lambda number: [0.5, 0.5])
     texts = tuple(f"p{i}" for i in range(10))
-    cell = Cell(Arm("verifier"), PromptSet("made", "here", PLACE, texts), 1, 8, Sampling())
+    cell = Cell(Arm("verifier"), PromptSet("made", "here", PLACEHOLDER, texts), 1, 8, Sampling())
 
     async def main() -> dict[str, Any]:
         async with client_of(script) as client:
