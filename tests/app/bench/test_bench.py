@@ -62,7 +62,7 @@ BENCH = (
 
 
 def test_bench_sweeps_k(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """F06 over HTTP: the base's row, and one row for each K with rate, length and positions."""
+    """Over HTTP: the base's row, and one row for each K with rate, length and positions (F06)."""
     assert run(*BENCH, "--arms", "verifier,d:1,d:3,d:7") == 0
     made = report_of(pair / "out")
     assert not made["partial"] and [row["arm"] for row in made["rows"]] == ["verifier", "d:1", "d:3", "d:7"]
