@@ -27,7 +27,11 @@ class Request:
 
     @classmethod
     def from_reply(cls, reply: dict[str, Any]) -> Request:
-        """From the answer to a request for ids and detailed metrics. Raises `BenchError` when it lacks them."""
+        """From the answer to a request for ids and detailed metrics.
+
+        Raises:
+            BenchError: it lacks them.
+        """
         try:
             choice = reply["choices"][0]
             steps = reply["metrics"]["speculative_decoding"]["per_step_accepted"] or []
@@ -41,8 +45,9 @@ class Request:
     def anchors(self) -> list[int]:
         """The decoder column of every step's anchor; column 0 is the start token, column 1 the first answer token.
 
-        Raises `ValueError` when the steps do not lead from the first token to the last: one began at the last token or
-        after it, or they made fewer tokens.
+        Raises:
+            ValueError: the steps do not lead from the first token to the last: one began at the last token or after it,
+                or they made fewer tokens.
         """
         *starts, end = accumulate((1 + count for count in self.accepted), initial=1)
         last = len(self.response)
@@ -126,7 +131,8 @@ class Comparison:
     def of(cls, requests: Sequence[Request], drafts: int, accepted: Sequence[int], walk: Walk) -> Comparison:
         """From the requests, the server's counters over them (drafts, accepted by position) and the walk.
 
-        Raises `BenchError` when nothing was drafted, or the counters are not those of the requests' steps.
+        Raises:
+            BenchError: nothing was drafted, or the counters are not those of the requests' steps.
         """
 
         def by_position(runs: Sequence[int]) -> list[int]:

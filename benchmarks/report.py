@@ -50,7 +50,11 @@ def section(results: Mapping[str, Any]) -> str:
 
 
 def written(document: str, results: Mapping[str, Any]) -> str:
-    """The document with the section in place of the one it has. Raises `ValueError` when it has none."""
+    """The document with the section in place of the one it has.
+
+    Raises:
+        ValueError: it has none.
+    """
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -44,8 +44,11 @@ TOLERANCE = 0.05
 async def served(
     client: httpx.AsyncClient, prompts: Sequence[str], max_tokens: int
 ) -> tuple[list[Request], int, list[int]]:
-    """Sends the prompts one by one: the requests, and by how much the server's drafts and its accepted tokens by
-    position rose. Raises `BenchError` when a request fails, or the server has no counters of a draft.
+    """Sends the prompts one by one: the requests, and how many drafts and, by position, accepted tokens the server
+    counted for them.
+
+    Raises:
+        BenchError: a request failed, or the server has no counters of a draft.
     """
     try:
         before = await settled(client)
@@ -69,7 +72,11 @@ async def _complete(client: httpx.AsyncClient, prompt: str, max_tokens: int) -> 
 
 
 def walked(requests: Sequence[Request], draft: str, verifier: str, k: int) -> Walk:
-    """The walk over the requests. Raises `BenchError` when it cannot be done."""
+    """The walk over the requests.
+
+    Raises:
+        BenchError: it cannot be done.
+    """
     from benchmarks.serving_walk import walk_checkpoints
 
     try:
@@ -79,7 +86,11 @@ def walked(requests: Sequence[Request], draft: str, verifier: str, k: int) -> Wa
 
 
 def compare(arguments: argparse.Namespace) -> Comparison:
-    """Serves, walks, compares. Raises `BenchError`."""
+    """Serves, walks, compares.
+
+    Raises:
+        BenchError: one of them failed.
+    """
     demo = DEMO / arguments.draft
     checkpoint = str(demo) if demo.is_dir() else absolute(arguments.draft)
     found = checkpoints_of(checkpoint, arguments.verifier)

@@ -23,7 +23,11 @@ _ANCHORS_AT_ONCE = 16
 
 
 def walk_checkpoints(draft: Path, verifier: Path, requests: Sequence[Request], k: int) -> Walk:
-    """The walk of the draft and the verifier in these folders, on the GPU where there is one. Raises as `walk`."""
+    """The walk of the draft and the verifier in these folders, on the GPU where there is one.
+
+    Raises:
+        ValueError: as `walk`.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = read_draft(draft).to(device)
     target = T5Gemma2ForConditionalGeneration.from_pretrained(
@@ -38,7 +42,11 @@ def walk_checkpoints(draft: Path, verifier: Path, requests: Sequence[Request], k
 def walk(
     draft: DraftModel, extractor: Extractor, requests: Sequence[Request], k: int, pad_id: int, start_id: int
 ) -> Walk:
-    """Sums over all requests; slots beyond K do not exist, as in serving. Raises `ValueError` as `Request.anchors`."""
+    """Sums over all requests; slots beyond K do not exist, as in serving.
+
+    Raises:
+        ValueError: the steps of a request do not lead to its end.
+    """
     draft.eval()
     sums = torch.zeros(3, k, dtype=torch.long)
     tokens = greedy = anchors = 0

@@ -92,7 +92,11 @@ class Verdict:
 
 
 def checkpoints_of(checkpoint: str, verifier: str | None) -> Checkpoints:
-    """The draft and its verifier, read and compared; BenchError when they do not fit."""
+    """The draft and its verifier, read and compared.
+
+    Raises:
+        BenchError: they do not fit, or the checkpoint is no draft.
+    """
     try:
         found = resolve(None, checkpoint, verifier, None)
     except CheckpointError as error:
@@ -103,7 +107,11 @@ def checkpoints_of(checkpoint: str, verifier: str | None) -> Checkpoints:
 
 
 def trial_ks(found: Checkpoints, asked: Sequence[int]) -> tuple[int, ...]:
-    """The K to try: those asked for, else 1, 3 and the largest that the draft allows."""
+    """The K to try: those asked for, else 1, 3 and the largest that the draft allows.
+
+    Raises:
+        BenchError: the draft allows no such K.
+    """
     assert found.draft is not None
     most = found.draft.max_k
     if above := [k for k in asked if not 1 <= k <= most]:

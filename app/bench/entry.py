@@ -48,7 +48,7 @@ def guarded(work: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Runs `t5gemma2 bench`; the exit code: 1 also when some cell has no completed request. Raises `BenchError`."""
+    """Runs `t5gemma2 bench`; the exit code, 1 also when some cell has no completed request."""
     arms = given_arms(arguments.url)
     if arguments.arms:
         drafts = named_drafts(arguments.draft)
@@ -69,7 +69,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Runs `t5gemma2 check`; the exit code of its verdict. Raises `BenchError`."""
+    """Runs `t5gemma2 check`; the exit code of its verdict."""
     checkpoint, verifier = absolute(arguments.checkpoint), _absolute(arguments.verifier)
     checkpoints = checkpoints_of(checkpoint, verifier)
     names = [*(f"draft:{k}" for k in trial_ks(checkpoints, arguments.k)), VERIFIER]
