@@ -148,6 +148,7 @@ def test_wheel_holds_the_mixtures(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
+    assert not any(name.startswith("benchmarks/") for name in names)
     assert "plugin/training/mixtures/t5gemma2_200k.toml" in names
     assert "plugin/demo/verifier/model.safetensors" in names and not any(n.startswith("tests") for n in names)
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from app.bench.client import Reply, Sampling, Target
 from app.bench.counters import Reading, settled
 from app.bench.errors import BenchError
+
+Send = Callable[[str], Awaitable[Reply]]
 
 
 @dataclass(slots=True)
@@ -51,13 +54,9 @@ async def run(
         BenchError: no warm-up request was answered.
     """
     warm: list[Reply] = []
-    await _each(
-        itertools.islice(itertools.cycle(prompts), load.warmup),
-        load.concurrency,
-        target,
-        sampling,
-        lambda _, reply: warm.append(reply),
-    )
+    send = partial(target.complete, sampling=sampling)
+    first = itertools.islice(itertools.cycle(prompts), load.warmup)
+    await _each(first, load.concurrency, send, lambda _, reply: warm.append(reply))
     if warm and all(reply.error is not None for reply in warm):
         raise BenchError(f"{target.client.base_url}: every warm-up request failed: {warm[0].error}")
     load.before = await settled(target.client)
@@ -69,23 +68,19 @@ async def run(
         on_reply()
 
     load.began = clock()
-    await _each(prompts, load.concurrency, target, sampling, keep)
+    await _each(prompts, load.concurrency, send, keep)
     load.ended = clock()
     load.after = await settled(target.client)
 
 
 async def _each(
-    prompts: Iterable[str],
-    concurrency: int,
-    target: Target,
-    sampling: Sampling,
-    take: Callable[[int, Reply], None],
+    prompts: Iterable[str], concurrency: int, send: Send, take: Callable[[int, Reply], None]
 ) -> None:
     waiting = enumerate(prompts)
 
     async def worker() -> None:
         for position, prompt in waiting:
-            take(position, await target.complete(prompt, sampling))
+            take(position, await send(prompt))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

@@ -15,7 +15,11 @@ class Store:
     """The output folder of one benchmark."""
 
     def __init__(self, folder: Path) -> None:
-        """Makes the folder; BenchError when that fails."""
+        """Makes the folder.
+
+        Raises:
+            BenchError: it cannot be made.
+        """
         self.folder = folder
         self.logs = folder / "logs"
         self._cells = folder / "cells"

@@ -89,7 +89,7 @@ def specs(
                 "enable_prefix_caching": False,
             }
         elif arm in FAMILIES:
-            draft = write_draft(root / arm, arm, verifier)
+            draft = write_draft(root / arm, FAMILIES[arm].name, verifier)
             spec["engine"]["speculative_config"] = {
                 "model": str(draft),
                 "method": "dflash",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from rich.table import Table
@@ -31,11 +32,8 @@ def table(report: Mapping[str, Any]) -> Table:
     shown = Table(caption="\n".join(text.notes(report)) or None, caption_justify="left")
     for name in columns:
         shown.add_column(name, justify="left" if name in ("set", "arm") else "right")
-    last = None
-    for row in report["rows"]:
-        place = (row["set"], row["concurrency"])
-        if last not in (None, place):
-            shown.add_section()
-        last = place
-        shown.add_row(*(write(row) for write in columns.values()))
+    for _, rows in groupby(report["rows"], key=lambda row: (row["set"], row["concurrency"])):
+        for row in rows:
+            shown.add_row(*(write(row) for write in columns.values()))
+        shown.add_section()
     return shown
