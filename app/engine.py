@@ -6,9 +6,13 @@ engine in milliseconds; `app.vllm_engine` is the one adapter that stands behind 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from app.drafts.identity import Identity
+from app.drafts.ledger import Ledger
+from app.settings import Settings
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -33,9 +37,10 @@ class EngineFailure(RuntimeError):
 class Sampling:
     """How tokens are chosen and when generation ends; every value is already checked against its range.
 
-    `structured` holds exactly one constraint (json, regex, choice, grammar, json_object, structural_tag) and
-    its options, `repetition` the three numbers of repetition detection. `logprobs` counts alternatives per
-    token.
+    The names are those of vLLM's parameters and of the request's fields, whose values are passed on by name; a field
+    added here and to the request is served. `structured_outputs` holds exactly one constraint (json, regex, choice,
+    grammar, json_object, structural_tag) and its options, `repetition_detection` the three numbers of it. `logprobs`
+    counts alternatives per token.
     """
 
     n: int = 1
@@ -49,19 +54,19 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logprobs: int | None = None
-    logprob_token_ids: tuple[int, ...] | None = None
+    logprob_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    structured: Mapping[str, Any] | None = None
-    repetition: Mapping[str, int] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    structured_outputs: Mapping[str, Any] | None = None
+    repetition_detection: Mapping[str, int] | None = None
     stream_interval: int | None = None
 
 
@@ -102,7 +107,7 @@ class SpecMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RequestTiming:
     """Where one request's time went, seconds; None where the engine did not measure it."""
 
     queue_s: float | None = None
@@ -134,7 +139,7 @@ class Step:
 
     samples: Sequence[Sample]
     finished: bool = False
-    timing: Timing | None = None
+    timing: RequestTiming | None = None
 
 
 class Tokenizer(Protocol):
@@ -173,7 +178,6 @@ class EngineFacts:
     max_encoder_len: int
     has_draft: bool
     dtype: str
-    version: str
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -187,8 +191,8 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
-        """Steps of one prompt until `finished`. Closing the generator, or cancelling the task that reads it,
-        aborts the request at once.
+        """Steps of one prompt until `finished`; without `request.stream` a single one, whose samples are whole. Closing
+        the generator, or cancelling the task that reads it, aborts the request at once.
 
         Raises (from the iteration): InvalidRequest, EngineFailure, EngineDead.
         """
@@ -201,3 +205,23 @@ class Engine(Protocol):
     def shutdown(self) -> None:
         """Ends the engine and its child processes; blocks until they are gone."""
         ...
+
+
+class Progress(Protocol):
+    """Told by the loading thread what it is at; `stage` is one word, `detail` a sentence."""
+
+    def __call__(self, stage: str, detail: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """All that an engine is built from. The identity's checkpoints may still be hub ids; the engine feeds `ledger`."""
+
+    settings: Settings
+    identity: Identity
+    ledger: Ledger
+    progress: Progress
+
+
+EngineFactory = Callable[[EnginePlan], Engine]
+"""Builds an engine, blocking; called in the loading thread, where importing vLLM harms nobody."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from plugin.drafts.checkpoint import Checkpoints
 
 BATCHED_TOKENS = 2048

@@ -27,8 +27,8 @@ from app import errors
 from app.completions.protocol import CompletionRequest
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
-from app.engine import Engine
-from app.gateway import EngineFactory, EnginePlan, Gateway
+from app.engine import Engine, EngineFactory, EnginePlan
+from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, RequestId
 from app.routes import completions, drafts, health, models, tokenize
@@ -51,16 +51,16 @@ def vllm_engine(plan: EnginePlan) -> Engine:
 
 
 def create_app(
-    settings: Settings,
-    checkpoints: Checkpoints,
-    identity: Identity,
-    engine_factory: EngineFactory = vllm_engine,
+    settings: Settings, checkpoints: Checkpoints, engine_factory: EngineFactory = vllm_engine
 ) -> FastAPI:
-    """The application that serves `checkpoints` under `settings` with the engine that `engine_factory`
-    builds.
+    """The application that serves `checkpoints` under `settings` with the engine that `engine_factory` builds.
 
     `app.state.gateway` is the server's state and `app.state.registry` what `/metrics` shows.
+
+    Raises:
+        SettingsError: a length of the settings does not fit the checkpoints.
     """
+    gateway = Gateway(settings, Identity.of(checkpoints, settings), engine_factory)
     configure(settings.log_format)
     app = FastAPI(
         title="T5Gemma 2 gateway",
@@ -69,7 +69,7 @@ def create_app(
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    app.state.gateway = gateway = Gateway(settings, checkpoints, identity, engine_factory)
+    app.state.gateway = gateway
     for part in (completions, models, drafts, health, tokenize):
         app.include_router(part.router)
     errors.install(app)
@@ -111,14 +111,8 @@ class _Everything(Collector):
 def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
-    own.register(
-        DraftCollector(
-            gateway.identity,
-            gateway.ledger,
-            lambda: gateway.phase == "ready",
-            lambda: gateway.admission.in_flight,
-        )
-    )
+    ready, in_flight = lambda: gateway.phase == "ready", lambda: gateway.admission.in_flight
+    own.register(DraftCollector(gateway.identity, gateway.ledger, ready, in_flight))
     Instrumentator(
         registry=own,
         should_group_status_codes=False,

@@ -88,14 +88,13 @@ class Errors:
         try:
             await self.app(scope, receive, watched)
         except Exception as error:
-            told = to_api_error(error)
             if not isinstance(error, ApiError):
                 # The frames without the message: an exception may quote a prompt.
                 frames = "".join(traceback.format_tb(error.__traceback__))
                 log.error("%s %s: %s\n%s", scope["method"], _path(scope), type(error).__name__, frames)
             if started:
                 raise
-            await reply(told)(scope, receive, send)
+            await reply(to_api_error(error))(scope, receive, send)
 
 
 class BearerKeys:

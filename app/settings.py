@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "T5GEMMA_"
 DEFAULT_MAX_POSITIONS = 4096
-"""Cap of the default length limits, in tokens: a 32k default would reserve K/V memory that few requests use.
-"""
+"""Cap of the default length limits, in tokens: a 32k default would reserve K/V memory that few requests use."""
 
 
 class SettingsError(ValueError):
@@ -42,6 +41,9 @@ def _stripped(value: object) -> object:
     """Blank counts as unset: `T5GEMMA_DRAFT=" "` must never mean the current folder."""
     return (value.strip() or None) if isinstance(value, str) else value
 
+
+Level = Literal["none", "summary", "detailed"]
+"""How much of its speculative decoding a response tells."""
 
 CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_keys)]
@@ -68,15 +70,13 @@ class Settings(BaseSettings):
     )
     verifier: Text = Field(
         None,
-        description="Verifier to use instead of the one that the draft's config names; local folder or"
-        " hub id.",
+        description="Verifier to use instead of the one that the draft's config names; local folder or hub id.",
     )
     k: int | None = Field(
         None,
         ge=1,
-        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own; smaller"
-        " pays when"
-        " the later positions are seldom accepted (see /drafts/stats).",
+        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own;"
+        " smaller pays when the later positions are seldom accepted (see /drafts/stats).",
     )
     served_model_name: CommaList = Field(
         (),
@@ -91,9 +91,8 @@ class Settings(BaseSettings):
     max_model_len: int | None = Field(
         None,
         ge=2,
-        description=f"Decoder positions per request, tokens. Unset: the verifier's, at most"
-        f" {DEFAULT_MAX_POSITIONS};"
-        " it bounds 1 start token + max_tokens, hence 2 at least.",
+        description="Decoder positions per request, tokens. Unset: the verifier's, at most"
+        f" {DEFAULT_MAX_POSITIONS}; it bounds 1 start token + max_tokens, hence 2 at least.",
     )
     max_encoder_len: int | None = Field(
         None,
@@ -128,17 +127,15 @@ class Settings(BaseSettings):
     )
     enforce_eager: bool | None = Field(
         None,
-        description="true: no compilation and no CUDA graphs. Unset: true on the CPU (compiling costs a"
-        " minute at"
-        " start), false on CUDA.",
+        description="true: no compilation and no CUDA graphs. Unset: true on the CPU"
+        " (compiling costs a minute at start), false on CUDA.",
     )
     enable_prefix_caching: bool = Field(
         False, description="Must stay false: cross-attention K/V cannot be shared between prompts."
     )
     api_keys: SecretList = Field(
         (),
-        description="Comma list of bearer keys; guards everything but /health, /ready and /metrics."
-        " Unset: open.",
+        description="Comma list of bearer keys; guards everything but /health, /ready and /metrics. Unset: open.",
     )
     cors_origins: CommaList = Field(
         (), description="Comma list of browser origins (`https://ui.example`) that may call the API, or `*`."
@@ -162,13 +159,13 @@ class Settings(BaseSettings):
         gt=0,
         le=86_400,
         allow_inf_nan=False,
-        description="Length of the sliding window of /drafts/stats, seconds; longer is steadier, shorter"
-        " is quicker.",
+        description="Length of the sliding window of /drafts/stats, seconds;"
+        " longer is steadier, shorter is quicker.",
     )
     checkpoints_dir: Path | None = Field(
         None, description="Folder where names that are no path are looked up before the hub."
     )
-    request_metrics: Literal["none", "summary", "detailed"] = Field(
+    request_metrics: Level = Field(
         "summary",
         description="Per-request speculative-decoding metrics in responses (only with a draft);"
         " detailed adds the accepted tokens of each step.",
@@ -239,12 +236,6 @@ class Settings(BaseSettings):
                 f"{variable(field)}={asked} is above the verifier's max_position_embeddings {max_positions}"
             )
         return asked
-
-    def redacted(self) -> dict[str, Any]:
-        """JSON-ready values for the log; keys are shown only as their number."""
-        values = self.model_dump(mode="json")
-        values["api_keys"] = f"{len(self.api_keys)} keys" if self.api_keys else None
-        return values
 
 
 def variable(field: str) -> str:

@@ -5,6 +5,9 @@ starts (front end, engine core, worker), sometimes more than once: registering i
 model is built) and idempotent.
 """
 
+import logging
+import os
+from importlib.util import find_spec
 from typing import Final
 
 VERIFIER_ARCHITECTURE: Final = "T5Gemma2ForConditionalGeneration"
@@ -20,6 +23,17 @@ MODELS: Final[tuple[tuple[str, str], ...]] = (
 _registered = False
 
 
+def other_app() -> str | None:
+    """Where the gateway's `app` would be imported from, when another one of that name hides it; None when it is ours.
+
+    vLLM then fails to load the gateway's own plugins and says only that a module is missing.
+    """
+    spec = find_spec("app")
+    found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+    own = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "app")
+    return None if found is None or os.path.dirname(os.path.realpath(found)) == own else found
+
+
 def register() -> None:
     """Register the models and install the hooks of `plugin.vllm_hooks` once a process."""
     global _registered
@@ -29,6 +43,9 @@ def register() -> None:
 
     from plugin import vllm_hooks
 
+    if (hides := other_app()) is not None:
+        text = "`app` is imported from %s, which hides t5gemma2-serving's own: drafts will not be counted"
+        logging.getLogger("plugin").warning(text, hides)
     for architecture, target in MODELS:
         ModelRegistry.register_model(architecture, target)
     vllm_hooks.install()

@@ -1,17 +1,16 @@
-"""Samples of the engine -> choices of the answer: echo, logprobs and token ids as the request asked, counts
-kept.
+"""Samples of the engine -> choices of the answer: echo, logprobs and token ids as the request asked, counts kept.
 
-The JSON body and the event stream both go through this one class, so they cannot differ in what a choice
-says.
+The JSON body and the event stream both go through this one class, so they cannot differ in what they say.
 """
 
 from __future__ import annotations
 
-from app.completions.metrics import Level, RequestMetrics, request_metrics
+from app.completions.metrics import RequestMetrics, request_metrics
 from app.completions.protocol import CompletionRequest
-from app.completions.reply import Choice, LogprobWriter, plain, wire
+from app.completions.reply import Choice, Completion, LogprobWriter, plain, usage_of, wire
 from app.completions.run import Job
-from app.engine import Sample, SpecMetrics, Step, Timing
+from app.engine import RequestTiming, Sample, SpecMetrics, Step
+from app.settings import Level
 
 
 class ChoiceWriter:
@@ -24,7 +23,7 @@ class ChoiceWriter:
         self._logprobs: dict[int, LogprobWriter] = {}
         self._opened: set[int] = set()
         self._spec: list[SpecMetrics] = []
-        self._timing: Timing | None = None
+        self._timing: RequestTiming | None = None
         self._with_ids = bool(request.return_token_ids)
         self._plain = not (request.echo or self._with_ids or request.logprobs is not None or job.choices > 1)
         self.tokens: list[int] = [0] * job.choices
@@ -90,14 +89,12 @@ class ChoiceWriter:
                 choice.metrics = metrics
         return choice
 
-    def only_prompts(self) -> list[Choice]:
-        """The choices of echo with max_tokens 0, for which the engine has nothing to do."""
-        return [choice for prompt, step in self.empty_steps() for choice in self.write(prompt, step)]
-
-    def empty_steps(self) -> list[tuple[int, Step]]:
-        """What stands for the engine's output where nothing is to be generated."""
-        samples = [Sample(i, "", (), finish_reason="length") for i in range(self._job.sampling.n)]
-        return [(prompt, Step(samples)) for prompt in range(len(self._job.prompts))]
+    def completion(self, choices: list[Choice]) -> Completion:
+        """The body, or without choices a stream's last chunk: usage and metrics, when everything was written."""
+        metrics = self.metrics()
+        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics)
+        optional = {} if metrics is None else {"metrics": metrics}
+        return Completion(**self._job.head, choices=choices, usage=usage, **optional)
 
     def metrics(self) -> RequestMetrics | None:
         """The request's own metrics, when everything was written."""

@@ -1,7 +1,6 @@
 """What one field alone cannot decide: refusals that depend on other fields, on the model or on the draft.
 
-Every rule runs before a header is sent and before anything reaches the engine, and every refusal names its
-field.
+Every rule runs before a header is sent and before anything reaches the engine, and every refusal names its field.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def _with_draft(request: CompletionRequest) -> None:
 
 
 def _texts(request: CompletionRequest) -> None:
-    if "" in request.stops:
+    if "" in (request.stop or ()):
         raise InvalidRequest("stop cannot contain an empty string", "stop")
     if "" in request.bad_words:
         raise InvalidRequest("bad_words cannot contain an empty string", "bad_words")

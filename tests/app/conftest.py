@@ -12,10 +12,9 @@ import pytest
 from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
-from app.drafts.identity import Identity
+from app.engine import EnginePlan
 from app.environment import load_settings
 from app.factory import create_app
-from app.gateway import EnginePlan
 from plugin.drafts.facts import FAMILIES, VERIFIER_ARCHITECTURE, Checkpoints, DraftFacts, VerifierFacts
 from tests.app.fake_engine import VOCAB, FakeEngine
 
@@ -79,7 +78,7 @@ def build(engine: FakeEngine, **settings: Any) -> FastAPI:
         engine.ledger = plan.ledger
         return engine
 
-    return create_app(chosen, checkpoints, Identity.of(checkpoints, chosen), factory)
+    return create_app(chosen, checkpoints, factory)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from tests.app.conftest import build
 from tests.app.fake_engine import FakeEngine, tokens
 

@@ -81,7 +81,7 @@ def test_main_is_one_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(vars(app), "main", None)
     application = app.__getattr__("main")
     assert app.main is application
-    assert application.state.gateway.identity.draft_path == str(tmp_path / "dflash")
+    assert application.state.gateway.identity.draft.path == str(tmp_path / "dflash")
     assert application.state.gateway.phase == "loading"
 
 

@@ -80,9 +80,8 @@ def test_comma_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("T5GEMMA_API_KEYS", "sk-one,sk-two")
     settings = load_settings()
-    shown = f"{settings!r} {settings} {settings.redacted()} {settings.model_dump()}"
+    shown = f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump(mode='json')}"
     assert "sk-" not in shown
-    assert settings.redacted()["api_keys"] == "2 keys"
     monkeypatch.setenv("T5GEMMA_K", "zero")
     with pytest.raises(SettingsError) as caught:
         load_settings()

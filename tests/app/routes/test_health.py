@@ -10,7 +10,7 @@ import pytest
 from asgi_lifespan import LifespanManager
 from prometheus_client import REGISTRY, Counter
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from tests.app.conftest import build, complete, ready, served
 from tests.app.fake_engine import FakeEngine
 
