@@ -1,7 +1,7 @@
 """The gateway. `uvicorn app:main` serves; importing this package starts nothing and reads no settings.
 
-`main` is made on first use, so that `app.cli` and the benchmark client can be imported without a checkpoint.
-There is no submodule of that name, which would shadow it.
+`main` is made on first use, so that `app.cli` and the benchmark client can be imported without a checkpoint. There is
+no submodule of that name, which would shadow it.
 """
 
 from __future__ import annotations

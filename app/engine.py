@@ -1,7 +1,7 @@
 """The port: what the gateway asks of an engine, in its own words and without importing one.
 
-Everything above this file (routes, protocol, SSE) speaks only of these types, so it is tested with a fake
-engine in milliseconds; `app.vllm_engine` is the one adapter that stands behind them in production.
+Everything above this file (routes, protocol, SSE) speaks only of these types, so it is tested with a fake engine in
+milliseconds; `app.vllm_engine` is the one adapter that stands behind them in production.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they
-    are.
-    """
+    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they are."""
 
     id: str
     encoder_ids: Sequence[int]
@@ -95,9 +93,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class SpecMetrics:
-    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were
-    accepted.
-    """
+    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were accepted."""
 
     num_spec_tokens: int
     histogram: Sequence[int]
@@ -117,8 +113,7 @@ class RequestTiming:
 
 @dataclass(slots=True)
 class Sample:
-    """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if
-    ended.
+    """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if ended.
 
     `stop_reason` is the stop string or stop token id that ended it; `spec` comes with the end.
     """
@@ -134,8 +129,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Step:
-    """One output of the engine for one prompt; several engine steps may be merged in it when the reader
-    lags."""
+    """One output of the engine for one prompt; several engine steps may be merged in it when the reader lags."""
 
     samples: Sequence[Sample]
     finished: bool = False
@@ -169,8 +163,7 @@ class EngineFacts:
     """What the started engine knows of itself. Lengths in tokens.
 
     `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
-    activations. `default_sampling`
-    holds the generation config's values for fields that a request leaves out.
+    activations. `default_sampling` holds the generation config's values for fields that a request leaves out.
     """
 
     vocab_size: int

@@ -1,7 +1,6 @@
 """Settings and checkpoint facts -> vLLM's engine arguments, without importing vLLM.
 
-Every choice that makes vLLM's defaults right for this model and its drafts stands here, where a test can read
-it.
+Every choice that makes vLLM's defaults right for this model and its drafts stands here, where a test can read it.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def dtype(asked: str, stored: str, on_cpu: bool) -> str:
 
 
 def cpu_cache_bytes(config: Any, max_encoder_len: int) -> int:
-    """K/V bytes for a full batch of full requests, twice over for block rounding; vLLM's own default on the
-    CPU is a share of the whole machine's memory, which other programs may need.
+    """K/V bytes for a full batch of full requests, twice over for block rounding; vLLM's own default on the CPU is a
+    share of the whole machine's memory, which other programs may need.
     """
     decoder = config.model_config.hf_config.decoder
     draft_layers = 0

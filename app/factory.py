@@ -1,7 +1,7 @@
 """`create_app`: the FastAPI application around one engine.
 
-Building the application starts nothing. Its lifespan starts the engine in a thread, listens for the signals
-that end the process, and leaves nothing behind.
+Building the application starts nothing. Its lifespan starts the engine in a thread, listens for the signals that end
+the process, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def _wrap(app: FastAPI, settings: Settings) -> None:
 
 
 class _Everything(Collector):
-    """The default registry (where the engine puts `vllm:*`) and ours, as one: an own registry alone hides the
-    former, and the default one alone would count two applications of one process together."""
+    """The default registry (where the engine puts `vllm:*`) and ours, as one: an own registry alone hides the former,
+    and the default one alone would count two applications of one process together.
+    """
 
     def __init__(self, *registries: CollectorRegistry) -> None:
         self._registries = registries

@@ -1,7 +1,7 @@
 """The server's one object: what is loaded, in which phase it is, and the way from `loading` to the last request's end.
 
-Phases: loading -> ready -> draining -> stopped, or failed (the engine did not start) or dead (it started and
-died). Loading blocks for seconds to minutes, so it happens in a thread and the server answers meanwhile.
+Phases: loading -> ready -> draining -> stopped, or failed (the engine did not start) or dead (it started and died).
+Loading blocks for seconds to minutes, so it happens in a thread and the server answers meanwhile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What every request passes before its route, each a plain ASGI wrapper: request id, errors, bearer key, body
-limit.
+"""What every request passes before its route, each a plain ASGI wrapper: request id, errors, bearer key, body limit.
 
-Plain ASGI because Starlette's BaseHTTPMiddleware puts a queue between route and socket, which hides a
-client's leaving and costs a task switch for each event of a stream.
+Plain ASGI because Starlette's BaseHTTPMiddleware puts a queue between route and socket, which hides a client's leaving
+and costs a task switch for each event of a stream.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def _path(scope: Scope) -> str:
 class RequestId:
     """Puts the client's X-Request-Id, or a fresh one, into `scope["state"]["request_id"]` and into the reply.
 
-    The id is an echo for people and logs. It is never used to tell requests apart, since clients may repeat
-    it.
+    The id is an echo for people and logs. It is never used to tell requests apart, since clients may repeat it.
     """
 
     def __init__(self, app: ASGIApp) -> None:

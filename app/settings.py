@@ -1,9 +1,8 @@
 """Every environment variable of the gateway: name, type, default, unit and how to choose it.
 
-One typed object answers what the process was asked to do. It is read once, before anything heavy is imported,
-so that a wrong value costs a second and one line instead of an engine start. The fields' descriptions are the
-only place where a variable is explained: the README's table and the flags of `t5gemma2 serve` are made from
-them.
+One typed object answers what the process was asked to do. It is read once, before anything heavy is imported, so that a
+wrong value costs a second and one line instead of an engine start. The fields' descriptions are the only place where a
+variable is explained: the README's table and the flags of `t5gemma2 serve` are made from them.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ Text = Annotated[str | None, BeforeValidator(_stripped)]
 
 
 class Settings(BaseSettings):
-    """What the gateway was asked to do; immutable. Build it with `app.environment.load_settings`, which words
-    errors for people.
+    """What the gateway was asked to do; immutable. Build it with `app.environment.load_settings`, which
+    words errors for people.
     """
 
     model_config = SettingsConfigDict(

@@ -1,9 +1,9 @@
 """The module that starts vLLM: builds `AsyncLLM` from the plan and adapts it to the port.
 
-vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that
-cannot answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only
-`AsyncEngineArgs`, `AsyncLLM` (`renderer`, `generate`, `check_health`, `do_log_stats`, `get_supported_tasks`,
-`shutdown`), `SamplingParams`, `RequestOutput` and the stat loggers are used.
+vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that cannot
+answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only `AsyncEngineArgs`, `AsyncLLM`
+(`renderer`, `generate`, `check_health`, `do_log_stats`, `get_supported_tasks`, `shutdown`), `SamplingParams`,
+`RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class VllmEngine:
         self._llm.shutdown()
 
     async def _keep(self) -> None:
-        """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write
-        and empty their lists now and then, as vLLM's own server does.
+        """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write and
+        empty their lists now and then, as vLLM's own server does.
         """
         from vllm import envs
 
@@ -130,8 +130,8 @@ class VllmEngine:
             await self._llm.do_log_stats()
 
     def _rendered(self, ids: Sequence[int]) -> Any:
-        """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead
-        of in the renderer's one thread, where raw prompts would queue.
+        """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead of
+        in the renderer's one thread, where raw prompts would queue.
         """
         renderer = self._llm.renderer
         prompt = self._parse(self._llm.model_config, {"prompt_token_ids": list(ids)})

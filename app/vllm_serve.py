@@ -2,8 +2,8 @@
 
     VLLM_PLUGINS=t5gemma2 vllm serve plugin/demo/dflash --dtype float32
 
-vLLM loads `DraftsPlugin` by entry point (`vllm.endpoint_plugins`), and only when `VLLM_PLUGINS` names it; the counters
-come from `app.drafts.stat_logger`.
+vLLM loads `DraftsPlugin` by entry point (`vllm.endpoint_plugins`), and only when `VLLM_PLUGINS` names it; the
+counters come from `app.drafts.stat_logger`.
 """
 
 from __future__ import annotations

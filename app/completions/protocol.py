@@ -134,81 +134,81 @@ def _refused(default: Any, reason: str) -> Any:
 class CompletionRequest(Model):
     """A completion request. The prompt is the encoder's input, always; lengths are in tokens."""
 
-    model: str | None = Field(None, description="one of the ids of `/v1/models`; null: the first")
+    model: str | None = Field(None, description="One of the ids of `/v1/models`; null: the first.")
     prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT_SCHEMA)] = Field(
-        None, description="text, token ids, or a list of up to 1024 of either; the encoder's input"
+        None, description="Text, token ids, or a list of up to 1024 of either; the encoder's input."
     )
     echo: bool | None = Field(
-        False, description="the prompt before the text; not with `logprobs`; with `max_tokens: 0` alone"
+        False, description="The prompt before the text; not with `logprobs`; with `max_tokens: 0` alone."
     )
-    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2")
-    logit_bias: dict[str, float] | None = Field(None, description="refused with a draft")
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="0 ... 20")
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
+    logit_bias: dict[str, float] | None = Field(None, description="Refused with a draft.")
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="0 ... 20.")
     max_tokens: Annotated[int | None, _or(16)] = Field(
-        16, ge=0, le=INT32_MAX, description="cut to max_model_len - 1; 0 with `echo` only"
+        16, ge=0, le=INT32_MAX, description="Cut to max_model_len - 1; 0 with `echo` only."
     )
-    n: Annotated[int, _or(1)] = Field(1, ge=1, le=MAX_N, description="1 ... 128; 1 at temperature 0")
-    presence_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2")
-    seed: int | None = Field(None, ge=-INT64, le=INT64 - 1, description="64-bit integer")
+    n: Annotated[int, _or(1)] = Field(1, ge=1, le=MAX_N, description="1 ... 128; 1 at temperature 0.")
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
+    seed: int | None = Field(None, ge=-INT64, le=INT64 - 1, description="64-bit integer.")
     stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
-        [], max_length=MAX_STOPS, description="up to 64 strings; never shown in the text"
+        [], max_length=MAX_STOPS, description="Up to 64 strings; none is shown in the text."
     )
-    stream: bool | None = Field(False, description="server-sent events, then `data: [DONE]`")
+    stream: bool | None = Field(False, description="Server-sent events, then `data: [DONE]`.")
     stream_options: StreamOptions | None = Field(
-        None, description="`include_usage`, `continuous_usage_stats`"
+        None, description="`include_usage`, `continuous_usage_stats`."
     )
     suffix: Any = _refused(None, "the model does not fill in the middle")
     temperature: float | None = Field(
-        None, ge=0, le=2, description="0 ... 2; default: the generation config's, else 1"
+        None, ge=0, le=2, description="0 ... 2; default: the generation config's, else 1."
     )
-    top_p: float | None = Field(None, gt=0, le=1, description="above 0 ... 1")
-    user: str | None = Field(None, description="ignored")
+    top_p: float | None = Field(None, gt=0, le=1, description="Above 0 ... 1.")
+    user: str | None = Field(None, description="Ignored.")
 
-    top_k: int | None = Field(None, ge=-1, le=INT32_MAX, description="0 or -1: all")
-    min_p: float | None = Field(None, ge=0, le=1, description="0 ... 1; refused with a draft")
-    repetition_penalty: float | None = Field(None, gt=0, le=100, description="above 0 ... 100")
-    stop_token_ids: TokenIds | None = Field([], description="below the vocabulary size")
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    min_tokens: int = Field(0, ge=0, le=INT32_MAX)
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
+    top_k: int | None = Field(None, ge=-1, le=INT32_MAX, description="0 or -1: all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="0 ... 1; refused with a draft.")
+    repetition_penalty: float | None = Field(None, gt=0, le=100, description="Above 0 ... 100.")
+    stop_token_ids: TokenIds | None = Field([], description="Below the vocabulary size.")
+    include_stop_str_in_output: bool = Field(False, description="Shows the stop string that ended the text.")
+    ignore_eos: bool = Field(False, description="EOS does not end the output.")
+    min_tokens: int = Field(0, ge=0, le=INT32_MAX, description="No end before so many; at most max_tokens.")
+    skip_special_tokens: bool = Field(True, description="Leaves special tokens out of the text.")
+    spaces_between_special_tokens: bool = Field(True, description="Puts spaces between special tokens.")
     truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, le=INT64 - 1, description="-1: to max_encoder_len"
+        None, ge=-1, le=INT64 - 1, description="-1: to max_encoder_len."
     )
     truncation_side: Literal["left", "right"] | None = Field(
-        None, description="the side that is cut: `left` or `right`"
+        None, description="The side that is cut: `left` or `right`."
     )
-    allowed_token_ids: TokenIds | None = Field(None, description="below the vocabulary size, not empty")
-    logprob_token_ids: TokenIds | None = Field(None, description="needs `logprobs`; refused with a draft")
-    bad_words: list[str] = Field([], max_length=1024, description="up to 1024 strings")
-    add_special_tokens: bool = Field(True, description="puts BOS before a text; ids are used as given")
+    allowed_token_ids: TokenIds | None = Field(None, description="Below the vocabulary size, not empty.")
+    logprob_token_ids: TokenIds | None = Field(None, description="Needs `logprobs`; refused with a draft.")
+    bad_words: list[str] = Field([], max_length=1024, description="Up to 1024 strings.")
+    add_special_tokens: bool = Field(True, description="Puts BOS before a text; ids are used as given.")
     response_format: ResponseFormat | None = Field(
-        None, description="`text`, `json_object`, `json_schema`, `structural_tag`"
+        None, description="`text`, `json_object`, `json_schema`, `structural_tag`."
     )
     structured_outputs: StructuredOutputs | None = Field(
-        None, description="one of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`"
+        None, description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`."
     )
     request_id: str | None = Field(
-        None, pattern=r"^[!-~]{1,256}$", description="in the response's id; header `X-Request-Id` otherwise"
+        None, pattern=r"^[!-~]{1,256}$", description="In the response's id; header `X-Request-Id` otherwise."
     )
-    session_id: str | None = Field(None, max_length=256, description="passed to the engine")
+    session_id: str | None = Field(None, max_length=256, description="Passed to the engine.")
     return_tokens_as_token_ids: bool | None = Field(
-        None, description="`token_id:N` in place of token texts in `logprobs`"
+        None, description="`token_id:N` in place of token texts in `logprobs`."
     )
     return_token_ids: bool | None = Field(
-        None, description="adds `prompt_token_ids` and `token_ids` to choices"
+        None, description="Adds `prompt_token_ids` and `token_ids` to choices."
     )
     cache_salt: str | None = Field(
         None,
         min_length=1,
         max_length=128,
-        description="accepted; no cache is shared between prompts in any case",
+        description="Accepted; no cache is shared between prompts in any case.",
     )
     repetition_detection: RepetitionDetection | None = Field(
-        None, description="ends with `finish_reason: repetition`"
+        None, description="Ends with `finish_reason: repetition`."
     )
-    stream_interval: int | None = Field(None, ge=1, le=INT32_MAX, description="tokens an event")
+    stream_interval: int | None = Field(None, ge=1, le=INT32_MAX, description="Tokens an event.")
 
     use_beam_search: Any = _refused(False, "beam search is not served")
     watermarking: Any = _refused(None, "no watermark is configured")
@@ -225,12 +225,12 @@ class CompletionRequest(Model):
     vllm_xargs: Any = _refused(None, "no extension reads it")
     thinking_token_budget: Any = _refused(None, "the model has no thinking phase")
 
-    best_of: int | None = Field(None, description="must equal `n`")
+    best_of: int | None = Field(None, description="Must equal `n`.")
     max_completion_tokens: int | None = Field(
-        None, ge=0, le=INT32_MAX, description="alias of `max_tokens`, which wins"
+        None, ge=0, le=INT32_MAX, description="Alias of `max_tokens`, which wins."
     )
     request_metrics: Level | None = Field(
-        None, description="`none`, `summary` or `detailed`; default T5GEMMA_REQUEST_METRICS"
+        None, description="`none`, `summary` or `detailed`; default T5GEMMA_REQUEST_METRICS."
     )
 
     @property
@@ -253,7 +253,7 @@ OWN_FIELDS = {"best_of", "max_completion_tokens", "request_metrics"}
 
 REFUSED: dict[str, str] = {
     name: said.removeprefix(_REFUSAL)
-    for name, field in CompletionRequest.model_fields.items()
+    for name, field in sorted(CompletionRequest.model_fields.items())
     if (said := field.description or "").startswith(_REFUSAL)
 }
-"""Fields of vLLM's request that are not served -> the reason that the 400 gives."""
+"""Fields of vLLM's request that are not served -> the reason that the 400 gives, checked in this order."""

@@ -15,8 +15,8 @@ def table() -> str:
     rows = ["| field | default | |", "|---|---|---|"]
     for name, field in sorted(CompletionRequest.model_fields.items()):
         default = json.dumps(field.get_default(call_default_factory=True))
-        origin = " (not vLLM's)" if name in OWN_FIELDS else ""
-        rows.append(f"| `{name}` | `{default}` | {field.description or ''}{origin} |")
+        origin = " Not vLLM's." if name in OWN_FIELDS else ""
+        rows.append(f"| `{name}` | `{default}` | {field.description}{origin} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,7 +1,7 @@
 """The ledger and the identity as Prometheus metrics named `t5gemma_*`, computed at scrape time.
 
-Nothing here is called `vllm:*`: the engine's own counters stay untouched beside these, since tools scrape
-them by prefix. Without traffic a gauge is NaN, which Prometheus draws as a gap rather than as a rate of zero.
+Nothing here is called `vllm:*`: the engine's own counters stay untouched beside these, since tools scrape them by
+prefix. Without traffic a gauge is NaN, which Prometheus draws as a gap rather than as a rate of zero.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _ledger: Ledger | None = None
 def count_into(ledger: Ledger) -> list[type[StatLoggerBase]]:
     """From now on every engine built in this process counts into `ledger`.
 
-    Returns the stat loggers to build the engine with: none where vLLM loads ours by its entry point, which would
-    count every step twice; `ServeLogger` where it is not installed or `VLLM_PLUGINS` leaves it out.
+    Returns the stat loggers to build the engine with: none where vLLM loads ours by its entry point, which would count
+    every step twice; `ServeLogger` where it is not installed or `VLLM_PLUGINS` leaves it out.
     """
     global _ledger
     _ledger = ledger

@@ -16,8 +16,7 @@ router = APIRouter(tags=["drafts"])
 
 
 class Position(BaseModel):
-    """One position of the block, from 0. `rate` = accepted / drafts, `conditional_rate` = accepted /
-    reached."""
+    """One position of the block, from 0. `rate` = accepted / drafts, `conditional_rate` = accepted / reached."""
 
     position: int
     proposed: int
@@ -42,9 +41,7 @@ class Window(Acceptance):
 
 
 class Stats(BaseModel):
-    """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts
-    0.
-    """
+    """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts 0."""
 
     family: str | None
     k: int | None

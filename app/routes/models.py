@@ -16,9 +16,7 @@ _CREATED = int(time.time())
 
 
 class Model(BaseModel):
-    """One served name. `max_model_len` bounds the decoder (1 start token + output), `max_encoder_len` the
-    prompt.
-    """
+    """One served name. `max_model_len` bounds the decoder (1 start token + output), `max_encoder_len` the prompt."""
 
     id: str
     object: str = "model"

@@ -1,9 +1,7 @@
-"""An engine port in memory: bytes are tokens, the output is a script, and time passes only when a test says
-so.
+"""An engine port in memory: bytes are tokens, the output is a script, and time passes only when a test says so.
 
-It keeps vLLM's manners that the gateway relies on: deltas when streaming and one whole output when not, a
-stop string that is never shown, characters that are held back until their last byte, and an abort when its
-generator is closed.
+It keeps vLLM's manners that the gateway relies on: deltas when streaming and one whole output when not, a stop string
+that is never shown, characters that are held back until their last byte, and an abort when its generator is closed.
 """
 
 from __future__ import annotations

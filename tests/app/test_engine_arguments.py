@@ -25,7 +25,7 @@ def arguments(k: int | None = 7, on_cpu: bool = True, **settings: Any) -> dict[s
 
 
 def test_draft_tokens() -> None:
-    """B27: K reaches the engine, for every family by the same method."""
+    """K reaches the engine, for every family by the same method (B27)."""
     given = arguments(3)["speculative_config"]
     assert given["num_speculative_tokens"] == 3
     assert (given["method"], given["model"]) == ("dflash", "demo")

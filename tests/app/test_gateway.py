@@ -72,7 +72,7 @@ def _unforeseen() -> None:
     ],
 )
 async def test_failed_start(fails: Any, failure: str, traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C08: one line has the reason with its numbers; only what nobody foresaw has a traceback, in JSON too."""
+    """One line has the reason with its numbers; only what nobody foresaw has a traceback, in JSON too (C08)."""
     lines: list[str] = []
     monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(JsonLines().format(record)))
