@@ -187,12 +187,17 @@ class Engine(Protocol):
         """Steps of one prompt until `finished`; without `request.stream` a single one, whose samples are whole. Closing
         the generator, or cancelling the task that reads it, aborts the request at once.
 
-        Raises (from the iteration): InvalidRequest, EngineFailure, EngineDead.
+        Raises:
+            InvalidRequest, EngineFailure, EngineDead: while it is read.
         """
         ...
 
     async def check_health(self) -> None:
-        """Returns while the engine lives; EngineDead after."""
+        """Returns while the engine lives.
+
+        Raises:
+            EngineDead: its process is gone.
+        """
         ...
 
     def shutdown(self) -> None:

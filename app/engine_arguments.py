@@ -21,19 +21,15 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
     model class makes the difference.
     """
     settings, identity = plan.settings, plan.identity
+    full_batch = identity.max_num_seqs * (1 + (identity.k or 0))
+    needed = max(BATCHED_TOKENS, identity.max_encoder_len, identity.max_model_len, full_batch)
     arguments: dict[str, Any] = {
         "model": checkpoints.verifier.path,
         "served_model_name": list(identity.served_model_names),
         "dtype": dtype(settings.dtype, checkpoints.verifier.dtype, on_cpu),
         "max_model_len": identity.max_model_len,
         "max_num_seqs": identity.max_num_seqs,
-        "max_num_batched_tokens": settings.max_num_batched_tokens
-        or max(
-            BATCHED_TOKENS,
-            identity.max_encoder_len,
-            identity.max_model_len,
-            identity.max_num_seqs * (1 + (identity.k or 0)),
-        ),
+        "max_num_batched_tokens": settings.max_num_batched_tokens or needed,
         "hf_overrides": {"max_source_positions": identity.max_encoder_len},
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,

@@ -59,7 +59,7 @@ def _line(detail: Any, given: Mapping[str, object]) -> str:
     field = str(detail["loc"][0])
     reason = detail["msg"].removeprefix("Value error, ")
     rules = Settings.model_fields[field].metadata
-    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    words = {"gt": "above", "ge": "at least", "le": "at most"}
     bounds = [(name, getattr(rule, name)) for name in words for rule in rules if hasattr(rule, name)]
     limits = " and ".join(f"{words[name]} {limit}" for name, limit in bounds)
     value = "" if field == "api_keys" else f"={str(given.get(variable(field)))!r}"

@@ -50,6 +50,26 @@ def vllm_engine(plan: EnginePlan) -> Engine:
     return start(plan)
 
 
+class _Application(FastAPI):
+    """FastAPI whose OpenAPI document has the request bodies that the routes read themselves."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            schema = get_openapi(
+                title=self.title, version="1", description=self.description, routes=self.routes
+            )
+            _, bodies = models_json_schema(
+                [(body, "validation") for body in BODIES], ref_template="#/components/schemas/{model}"
+            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    # FastAPI writes it wherever there is a parameter; field errors are 400 here.
+                    operation["responses"].pop("422", None)
+            self.openapi_schema = schema
+        return self.openapi_schema
+
+
 def create_app(
     settings: Settings, checkpoints: Checkpoints, engine_factory: EngineFactory = vllm_engine
 ) -> FastAPI:
@@ -62,7 +82,7 @@ def create_app(
     """
     gateway = Gateway(settings, Identity.of(checkpoints, settings), engine_factory)
     configure(settings.log_format)
-    app = FastAPI(
+    app = _Application(
         title="T5Gemma 2 gateway",
         description="Completions with a speculative draft, and the truth about the draft.",
         root_path=settings.root_path or "",
@@ -75,7 +95,6 @@ def create_app(
     errors.install(app)
     _wrap(app, settings)
     _observe(app, gateway)
-    app.openapi = _documented(app)  # type: ignore[method-assign]
     return app
 
 
@@ -163,23 +182,3 @@ def _listen(gateway: Gateway) -> Callable[[], None]:
     except ValueError:  # not the main thread: a test or an embedding server, which has no signals to give
         pass
     return undo
-
-
-def _documented(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """OpenAPI with the request bodies that the routes read themselves."""
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version="1", description=app.description, routes=app.routes)
-            _, bodies = models_json_schema(
-                [(body, "validation") for body in BODIES], ref_template="#/components/schemas/{model}"
-            )
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
-            for operations in schema["paths"].values():
-                for operation in operations.values():
-                    # FastAPI writes it wherever there is a parameter; field errors are 400 here.
-                    operation["responses"].pop("422", None)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    return document

@@ -72,7 +72,11 @@ class Gateway:
         """Called when the engine is lost for good, so that the process can end."""
 
     def engine(self) -> Engine:
-        """The engine, if requests may use it now; else the error that says why not."""
+        """The engine, which requests may use now.
+
+        Raises:
+            Loading, ShuttingDown, Dead: they may not.
+        """
         if self.phase == "ready":
             assert self._engine is not None
             return self._engine

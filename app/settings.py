@@ -207,34 +207,28 @@ class Settings(BaseSettings):
             raise ValueError("is not a folder")
         return value
 
-    def decoder_positions(self, max_positions: int) -> int:
-        """Decoder positions per request for a verifier of `max_positions`; SettingsError if it has fewer."""
-        return self._within("max_model_len", self.max_model_len, max_positions) or min(
-            max_positions, DEFAULT_MAX_POSITIONS
-        )
+    def lengths(self, max_positions: int) -> tuple[int, int]:
+        """Decoder positions and encoder tokens per request, for a verifier of `max_positions`.
 
-    def encoder_tokens(self, max_positions: int) -> int:
-        """Encoder tokens per request for a verifier of `max_positions`; SettingsError when it has fewer."""
-        asked = self._within("max_encoder_len", self.max_encoder_len, max_positions)
-        return asked or self.decoder_positions(max_positions)
-
-    def check_batched_tokens(self, max_model_len: int, max_encoder_len: int) -> None:
-        """SettingsError when one engine step could not take a whole encoder input, or a whole request."""
-        asked = self.max_num_batched_tokens
-        for field, limit in (("max_encoder_len", max_encoder_len), ("max_model_len", max_model_len)):
-            if asked is not None and asked < limit:
+        Raises:
+            SettingsError: one is above what the verifier has, or what one engine step takes whole.
+        """
+        for field in ("max_model_len", "max_encoder_len"):
+            asked = getattr(self, field)
+            if asked is not None and asked > max_positions:
                 raise SettingsError(
-                    f"{variable('max_num_batched_tokens')}={asked} is below {variable(field)}={limit}: a"
-                    " request is not split over steps"
+                    f"{variable(field)}={asked} is above the verifier's max_position_embeddings {max_positions}"
                 )
-
-    @staticmethod
-    def _within(field: str, asked: int | None, max_positions: int) -> int | None:
-        if asked is not None and asked > max_positions:
-            raise SettingsError(
-                f"{variable(field)}={asked} is above the verifier's max_position_embeddings {max_positions}"
-            )
-        return asked
+        decoder = self.max_model_len or min(max_positions, DEFAULT_MAX_POSITIONS)
+        encoder = self.max_encoder_len or decoder
+        step = self.max_num_batched_tokens
+        for field, limit in (("max_encoder_len", encoder), ("max_model_len", decoder)):
+            if step is not None and step < limit:
+                raise SettingsError(
+                    f"{variable('max_num_batched_tokens')}={step} is below {variable(field)}={limit}: a request is"
+                    " not split over steps"
+                )
+        return decoder, encoder
 
 
 def variable(field: str) -> str:

@@ -19,7 +19,11 @@ _named: set[str] = set()
 
 
 def check(request: CompletionRequest, facts: EngineFacts) -> None:
-    """InvalidRequest for the first rule that this request breaks."""
+    """The request can be served by an engine of these facts.
+
+    Raises:
+        InvalidRequest: the first rule that it breaks.
+    """
     _refused_fields(request)
     _sequences(request)
     _lengths(request, facts)

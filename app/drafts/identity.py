@@ -52,9 +52,7 @@ class Identity:
         Raises:
             SettingsError: a length does not fit the verifier, or one engine step.
         """
-        longest = checkpoints.verifier.max_positions
-        max_model_len, max_encoder_len = settings.decoder_positions(longest), settings.encoder_tokens(longest)
-        settings.check_batched_tokens(max_model_len, max_encoder_len)
+        max_model_len, max_encoder_len = settings.lengths(checkpoints.verifier.max_positions)
         served = (checkpoints.draft or checkpoints.verifier).name.rsplit("/", 1)[-1]
         return cls(
             checkpoints=checkpoints,

@@ -173,13 +173,13 @@ def test_environment_wins_over_file_and_override_over_both(monkeypatch: pytest.M
 def test_length_limits() -> None:
     """Defaults are capped by the verifier and by a sane size; more than the verifier has is refused."""
     settings = Settings()
-    assert (settings.decoder_positions(512), settings.decoder_positions(32768)) == (512, 4096)
-    assert Settings(max_model_len=100).encoder_tokens(512) == 100
-    assert Settings(max_model_len=100, max_encoder_len=200).encoder_tokens(512) == 200
+    assert (settings.lengths(512), settings.lengths(32768)) == ((512, 512), (4096, 4096))
+    assert Settings(max_model_len=100).lengths(512) == (100, 100)
+    assert Settings(max_model_len=100, max_encoder_len=200).lengths(512) == (100, 200)
     with pytest.raises(SettingsError, match=r"T5GEMMA_MAX_MODEL_LEN=600 .* max_position_embeddings 512"):
-        Settings(max_model_len=600).decoder_positions(512)
+        Settings(max_model_len=600).lengths(512)
     with pytest.raises(SettingsError, match="T5GEMMA_MAX_ENCODER_LEN=600"):
-        Settings(max_encoder_len=600).encoder_tokens(512)
+        Settings(max_encoder_len=600).lengths(512)
 
 
 def test_every_setting_is_explained() -> None:
