@@ -1,7 +1,7 @@
 """The gateway. `uvicorn app:main` serves; importing this package starts nothing and reads no settings.
 
-`main` is made on first use, so that `app.cli` and the benchmark client can be imported without a checkpoint.
-There is no submodule of that name, which would shadow it.
+`main` is made on first use, so that `app.cli` and the benchmark client can be imported without a checkpoint. There is
+no submodule of that name, which would shadow it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+import plugin
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
@@ -17,6 +19,26 @@ __all__ = ["main"]
 
 _UVICORN_STARTUP_FAILURE = 3
 """Exit code of a worker at which uvicorn's supervisor stops instead of starting it again."""
+
+
+def _refuse_another_plugin() -> None:
+    """`plugin` is a name that others use, too: a folder or file of that name earlier on the path hides ours.
+
+    Raises:
+        ImportError: it does; both places are named.
+    """
+    expected = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    found = plugin.__file__ or next(iter(plugin.__path__))
+    if os.path.dirname(os.path.realpath(found)) != os.path.join(expected, "plugin"):
+        raise ImportError(
+            f"`plugin` was imported from {found}, which hides t5gemma2-serving's own in {expected};"
+            " start elsewhere, or take the other one off PYTHONPATH",
+            name="plugin",
+            path=found,
+        )
+
+
+_refuse_another_plugin()
 
 
 def __getattr__(name: str) -> Any:
@@ -35,24 +57,19 @@ def _build() -> FastAPI:
     from plugin.drafts.checkpoint import CheckpointError, resolve
 
     try:
-        settings = load_settings()
-        checkpoints = resolve(
-            settings.model, settings.draft, settings.verifier, settings.k, settings.checkpoints_dir
-        )
-        from app.drafts.identity import Identity
+        asked = load_settings()
+        found = resolve(asked.model, asked.draft, asked.verifier, asked.k, asked.checkpoints_dir)
+        from app.factory import create_app
 
-        identity = Identity.of(checkpoints, settings)
+        return create_app(asked, found)
     except (SettingsError, CheckpointError) as error:
         raise SystemExit(f"t5gemma2: {error}") from None
-    from app.factory import create_app
-
-    return create_app(settings, checkpoints, identity)
 
 
 def _count_in_memory() -> None:
-    """One process serves, so its metrics stay in its memory: files shared between processes would begin with
-    the counts of former runs and of other servers. prometheus_client decides this when it is imported, thus
-    before it is; not when `app` is, which `vllm serve` imports too.
+    """One process serves, so its metrics stay in its memory: files shared between processes would begin with the counts
+    of former runs and of other servers. prometheus_client decides this when it is imported, thus before it is; not when
+    `app` is, which `vllm serve` imports too.
     """
     for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
         if (folder := os.environ.pop(name, None)) is not None:
@@ -60,22 +77,19 @@ def _count_in_memory() -> None:
 
 
 def _refuse_workers() -> None:
-    """`uvicorn --workers 2` would start two engines on one GPU; data parallelism is the engine's own
-    business.
-    """
+    """`uvicorn --workers 2` would start two engines on one GPU; data parallelism is the engine's own business."""
     if _workers(sys.argv, os.environ.get("WEB_CONCURRENCY")) <= 1:
         return
     print(
-        "t5gemma2: more than one uvicorn worker would start one engine each on the same device; use one"
-        " worker and"
-        " T5GEMMA_DATA_PARALLEL_SIZE",
+        "t5gemma2: more than one uvicorn worker would start one engine each on the same device;"
+        " use one worker and T5GEMMA_DATA_PARALLEL_SIZE",
         file=sys.stderr,
     )
     raise SystemExit(_UVICORN_STARTUP_FAILURE)
 
 
 def _workers(argv: list[str], web_concurrency: str | None) -> int:
-    """workers that uvicorn's command line or environment asks for; 1 where it says nothing readable."""
+    """Workers that uvicorn's command line or environment asks for; 1 where it says nothing readable."""
     asked = web_concurrency or "1"
     for here, following in zip(argv, [*argv[1:], ""], strict=True):
         if here == "--workers":

@@ -19,7 +19,12 @@ class Admission:
 
     @contextmanager
     def enter(self, sequences: int) -> Iterator[None]:
-        """Room for `sequences`, or QueueFull; InvalidRequest for a request that would not even fit alone."""
+        """Room for `sequences` while the block runs.
+
+        Raises:
+            QueueFull: none is left now.
+            InvalidRequest: they would not even fit alone.
+        """
         if sequences > self.limit:
             raise InvalidRequest(
                 f"prompt: {sequences} sequences (prompts times n) are more than the {self.limit} that are"

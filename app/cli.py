@@ -1,7 +1,7 @@
 """The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`, `bench`, `check` and `train`.
 
-Every setting has a flag made from `app.settings`, so flag and variable can never disagree; keys have none,
-since other users of the machine can read a command line.
+Every setting has a flag made from `app.settings`, so flag and variable can never disagree; keys have none, since other
+users of the machine can read a command line.
 """
 
 from __future__ import annotations

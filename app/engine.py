@@ -1,14 +1,18 @@
 """The port: what the gateway asks of an engine, in its own words and without importing one.
 
-Everything above this file (routes, protocol, SSE) speaks only of these types, so it is tested with a fake
-engine in milliseconds; `app.vllm_engine` is the one adapter that stands behind them in production.
+Everything above this file (routes, protocol, SSE) speaks only of these types, so it is tested with a fake engine in
+milliseconds; `app.vllm_engine` is the one adapter that stands behind them in production.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from app.drafts.identity import Identity
+from app.drafts.ledger import Ledger
+from app.settings import Settings
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -33,9 +37,10 @@ class EngineFailure(RuntimeError):
 class Sampling:
     """How tokens are chosen and when generation ends; every value is already checked against its range.
 
-    `structured` holds exactly one constraint (json, regex, choice, grammar, json_object, structural_tag) and
-    its options, `repetition` the three numbers of repetition detection. `logprobs` counts alternatives per
-    token.
+    The names are those of vLLM's parameters and of the request's fields, whose values are passed on by name; a field
+    added here and to the request is served. `structured_outputs` holds exactly one constraint (json, regex, choice,
+    grammar, json_object, structural_tag) and its options, `repetition_detection` the three numbers of it. `logprobs`
+    counts alternatives per token.
     """
 
     n: int = 1
@@ -49,27 +54,25 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logprobs: int | None = None
-    logprob_token_ids: tuple[int, ...] | None = None
+    logprob_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    structured: Mapping[str, Any] | None = None
-    repetition: Mapping[str, int] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    structured_outputs: Mapping[str, Any] | None = None
+    repetition_detection: Mapping[str, int] | None = None
     stream_interval: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they
-    are.
-    """
+    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they are."""
 
     id: str
     encoder_ids: Sequence[int]
@@ -90,9 +93,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class SpecMetrics:
-    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were
-    accepted.
-    """
+    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were accepted."""
 
     num_spec_tokens: int
     histogram: Sequence[int]
@@ -102,7 +103,7 @@ class SpecMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RequestTiming:
     """Where one request's time went, seconds; None where the engine did not measure it."""
 
     queue_s: float | None = None
@@ -112,8 +113,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Sample:
-    """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if
-    ended.
+    """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if ended.
 
     `stop_reason` is the stop string or stop token id that ended it; `spec` comes with the end.
     """
@@ -129,12 +129,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Step:
-    """One output of the engine for one prompt; several engine steps may be merged in it when the reader
-    lags."""
+    """One output of the engine for one prompt; several engine steps may be merged in it when the reader lags."""
 
     samples: Sequence[Sample]
     finished: bool = False
-    timing: Timing | None = None
+    timing: RequestTiming | None = None
 
 
 class Tokenizer(Protocol):
@@ -164,8 +163,7 @@ class EngineFacts:
     """What the started engine knows of itself. Lengths in tokens.
 
     `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
-    activations. `default_sampling`
-    holds the generation config's values for fields that a request leaves out.
+    activations. `default_sampling` holds the generation config's values for fields that a request leaves out.
     """
 
     vocab_size: int
@@ -173,7 +171,6 @@ class EngineFacts:
     max_encoder_len: int
     has_draft: bool
     dtype: str
-    version: str
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -187,17 +184,42 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
-        """Steps of one prompt until `finished`. Closing the generator, or cancelling the task that reads it,
-        aborts the request at once.
+        """Steps of one prompt until `finished`; without `request.stream` a single one, whose samples are whole. Closing
+        the generator, or cancelling the task that reads it, aborts the request at once.
 
-        Raises (from the iteration): InvalidRequest, EngineFailure, EngineDead.
+        Raises:
+            InvalidRequest, EngineFailure, EngineDead: while it is read.
         """
         ...
 
     async def check_health(self) -> None:
-        """Returns while the engine lives; EngineDead after."""
+        """Returns while the engine lives.
+
+        Raises:
+            EngineDead: its process is gone.
+        """
         ...
 
     def shutdown(self) -> None:
         """Ends the engine and its child processes; blocks until they are gone."""
         ...
+
+
+class Progress(Protocol):
+    """Told by the loading thread what it is at; `stage` is one word, `detail` a sentence."""
+
+    def __call__(self, stage: str, detail: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """All that an engine is built from. The identity's checkpoints may still be hub ids; the engine feeds `ledger`."""
+
+    settings: Settings
+    identity: Identity
+    ledger: Ledger
+    progress: Progress
+
+
+EngineFactory = Callable[[EnginePlan], Engine]
+"""Builds an engine, blocking; called in the loading thread, where importing vLLM harms nobody."""

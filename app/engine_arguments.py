@@ -1,14 +1,13 @@
 """Settings and checkpoint facts -> vLLM's engine arguments, without importing vLLM.
 
-Every choice that makes vLLM's defaults right for this model and its drafts stands here, where a test can read
-it.
+Every choice that makes vLLM's defaults right for this model and its drafts stands here, where a test can read it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from plugin.drafts.checkpoint import Checkpoints
 
 BATCHED_TOKENS = 2048
@@ -22,19 +21,15 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
     model class makes the difference.
     """
     settings, identity = plan.settings, plan.identity
+    full_batch = identity.max_num_seqs * (1 + (identity.k or 0))
+    needed = max(BATCHED_TOKENS, identity.max_encoder_len, identity.max_model_len, full_batch)
     arguments: dict[str, Any] = {
         "model": checkpoints.verifier.path,
         "served_model_name": list(identity.served_model_names),
         "dtype": dtype(settings.dtype, checkpoints.verifier.dtype, on_cpu),
         "max_model_len": identity.max_model_len,
         "max_num_seqs": identity.max_num_seqs,
-        "max_num_batched_tokens": settings.max_num_batched_tokens
-        or max(
-            BATCHED_TOKENS,
-            identity.max_encoder_len,
-            identity.max_model_len,
-            identity.max_num_seqs * (1 + (identity.k or 0)),
-        ),
+        "max_num_batched_tokens": settings.max_num_batched_tokens or needed,
         "hf_overrides": {"max_source_positions": identity.max_encoder_len},
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
@@ -63,8 +58,8 @@ def dtype(asked: str, stored: str, on_cpu: bool) -> str:
 
 
 def cpu_cache_bytes(config: Any, max_encoder_len: int) -> int:
-    """K/V bytes for a full batch of full requests, twice over for block rounding; vLLM's own default on the
-    CPU is a share of the whole machine's memory, which other programs may need.
+    """K/V bytes for a full batch of full requests, twice over for block rounding; vLLM's own default on the CPU is a
+    share of the whole machine's memory, which other programs may need.
     """
     decoder = config.model_config.hf_config.decoder
     draft_layers = 0

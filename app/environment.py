@@ -1,7 +1,7 @@
 """Reading the settings: from the environment and a `.env` file, with every refusal worded for a person.
 
-pydantic-settings ignores names that it does not know, so a misspelt variable would silently do nothing; here
-it is refused with the nearest name.
+pydantic-settings ignores names that it does not know, so a misspelt variable would silently do nothing; here it is
+refused with the nearest name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def load_settings(env_file: Path | str | None = ".env", **overrides: Any) -> Set
 
     Args:
         env_file: dotenv file, may be missing; None reads none.
-        overrides: field values that win over both, as the command line gives them.
+        overrides: field values that win over both.
 
     Raises:
         SettingsError: one line with the unknown variable and its nearest, or each value refused and why.
@@ -59,7 +59,7 @@ def _line(detail: Any, given: Mapping[str, object]) -> str:
     field = str(detail["loc"][0])
     reason = detail["msg"].removeprefix("Value error, ")
     rules = Settings.model_fields[field].metadata
-    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    words = {"gt": "above", "ge": "at least", "le": "at most"}
     bounds = [(name, getattr(rule, name)) for name in words for rule in rules if hasattr(rule, name)]
     limits = " and ".join(f"{words[name]} {limit}" for name, limit in bounds)
     value = "" if field == "api_keys" else f"={str(given.get(variable(field)))!r}"

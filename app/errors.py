@@ -1,8 +1,7 @@
-"""The one table of errors: exception class -> HTTP status and type, and the envelope every one of them is
-sent in.
+"""The one table of errors: exception class -> HTTP status and type, and the envelope every one of them is sent in.
 
-Whatever goes wrong between socket and engine ends here, so that a client sees one shape:
-`{"error": {"message", "type", "param", "code"}}` with `code` equal to the HTTP status.
+Whatever goes wrong between socket and engine ends here, so that a client sees one shape, `code` being the HTTP status:
+`{"error": {"message", "type", "param", "code"}}`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`create_app`: the FastAPI application around one engine.
 
-Building the application starts nothing. Its lifespan starts the engine in a thread, listens for the signals
-that end the process, and leaves nothing behind.
+Building the application starts nothing. Its lifespan starts the engine in a thread, listens for the signals that end
+the process, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from app import errors
 from app.completions.protocol import CompletionRequest
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
-from app.engine import Engine
-from app.gateway import EngineFactory, EnginePlan, Gateway
+from app.engine import Engine, EngineFactory, EnginePlan
+from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, RequestId
 from app.routes import completions, drafts, health, models, tokenize
@@ -50,32 +50,51 @@ def vllm_engine(plan: EnginePlan) -> Engine:
     return start(plan)
 
 
+class _Application(FastAPI):
+    """FastAPI whose OpenAPI document has the request bodies that the routes read themselves."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            schema = get_openapi(
+                title=self.title, version="1", description=self.description, routes=self.routes
+            )
+            _, bodies = models_json_schema(
+                [(body, "validation") for body in BODIES], ref_template="#/components/schemas/{model}"
+            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    # FastAPI writes it wherever there is a parameter; field errors are 400 here.
+                    operation["responses"].pop("422", None)
+            self.openapi_schema = schema
+        return self.openapi_schema
+
+
 def create_app(
-    settings: Settings,
-    checkpoints: Checkpoints,
-    identity: Identity,
-    engine_factory: EngineFactory = vllm_engine,
+    settings: Settings, checkpoints: Checkpoints, engine_factory: EngineFactory = vllm_engine
 ) -> FastAPI:
-    """The application that serves `checkpoints` under `settings` with the engine that `engine_factory`
-    builds.
+    """The application that serves `checkpoints` under `settings` with the engine that `engine_factory` builds.
 
     `app.state.gateway` is the server's state and `app.state.registry` what `/metrics` shows.
+
+    Raises:
+        SettingsError: a length of the settings does not fit the checkpoints.
     """
+    gateway = Gateway(settings, Identity.of(checkpoints, settings), engine_factory)
     configure(settings.log_format)
-    app = FastAPI(
+    app = _Application(
         title="T5Gemma 2 gateway",
         description="Completions with a speculative draft, and the truth about the draft.",
         root_path=settings.root_path or "",
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    app.state.gateway = gateway = Gateway(settings, checkpoints, identity, engine_factory)
+    app.state.gateway = gateway
     for part in (completions, models, drafts, health, tokenize):
         app.include_router(part.router)
     errors.install(app)
     _wrap(app, settings)
     _observe(app, gateway)
-    app.openapi = _documented(app)  # type: ignore[method-assign]
     return app
 
 
@@ -97,8 +116,9 @@ def _wrap(app: FastAPI, settings: Settings) -> None:
 
 
 class _Everything(Collector):
-    """The default registry (where the engine puts `vllm:*`) and ours, as one: an own registry alone hides the
-    former, and the default one alone would count two applications of one process together."""
+    """The default registry (where the engine puts `vllm:*`) and ours, as one: an own registry alone hides the former,
+    and the default one alone would count two applications of one process together.
+    """
 
     def __init__(self, *registries: CollectorRegistry) -> None:
         self._registries = registries
@@ -111,14 +131,8 @@ class _Everything(Collector):
 def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
-    own.register(
-        DraftCollector(
-            gateway.identity,
-            gateway.ledger,
-            lambda: gateway.phase == "ready",
-            lambda: gateway.admission.in_flight,
-        )
-    )
+    ready, in_flight = lambda: gateway.phase == "ready", lambda: gateway.admission.in_flight
+    own.register(DraftCollector(gateway.identity, gateway.ledger, ready, in_flight))
     Instrumentator(
         registry=own,
         should_group_status_codes=False,
@@ -168,23 +182,3 @@ def _listen(gateway: Gateway) -> Callable[[], None]:
     except ValueError:  # not the main thread: a test or an embedding server, which has no signals to give
         pass
     return undo
-
-
-def _documented(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """OpenAPI with the request bodies that the routes read themselves."""
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version="1", description=app.description, routes=app.routes)
-            _, bodies = models_json_schema(
-                [(body, "validation") for body in BODIES], ref_template="#/components/schemas/{model}"
-            )
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
-            for operations in schema["paths"].values():
-                for operation in operations.values():
-                    # FastAPI writes it wherever there is a parameter; field errors are 400 here.
-                    operation["responses"].pop("422", None)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    return document

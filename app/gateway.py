@@ -1,8 +1,7 @@
-"""The server's one object: what is loaded, in which phase it is, and the way from `loading` to the last
-request's end.
+"""The server's one object: what is loaded, in which phase it is, and the way from `loading` to the last request's end.
 
-Phases: loading -> ready -> draining -> stopped, or failed (the engine did not start) or dead (it started and
-died). Loading blocks for seconds to minutes, so it happens in a thread and the server answers meanwhile.
+Phases: loading -> ready -> draining -> stopped, or failed (the engine did not start) or dead (it started and died).
+Loading blocks for seconds to minutes, so it happens in a thread and the server answers meanwhile.
 """
 
 from __future__ import annotations
@@ -13,24 +12,19 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal
 
 from pydantic import ValidationError
 
 from app.admission import Admission
-from app.completions.prompts import Prompts
+from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
-from app.engine import Engine, EngineDead, EngineFacts
+from app.engine import Engine, EngineDead, EngineFactory, EngineFacts, EnginePlan
 from app.errors import Dead, Loading, ShuttingDown
 from app.scope import Running
-from app.settings import SettingsError
+from app.settings import Settings, SettingsError, variable
+from app.tokenizing import TokenizerPool
 from plugin.drafts.checkpoint import CheckpointError
-
-if TYPE_CHECKING:
-    from app.drafts.identity import Identity
-    from app.settings import Settings
-    from plugin.drafts.checkpoint import Checkpoints
 
 log = logging.getLogger("app.gateway")
 
@@ -54,42 +48,17 @@ def _in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-class Progress(Protocol):
-    """Told by the loading thread what it is at; `stage` is one word, `detail` a sentence."""
-
-    def __call__(self, stage: str, detail: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """All that an engine is built from. The checkpoints may still be hub ids; `ledger` is fed by the
-    engine."""
-
-    settings: Settings
-    checkpoints: Checkpoints
-    identity: Identity
-    ledger: Ledger
-    progress: Progress
-
-
-EngineFactory = Callable[[EnginePlan], Engine]
-"""Builds an engine, blocking; called in the loading thread, where importing vLLM harms nobody."""
-
-
 class Gateway:
     """State shared by all routes. Everything but the loading thread lives in the event loop."""
 
-    def __init__(
-        self, settings: Settings, checkpoints: Checkpoints, identity: Identity, factory: EngineFactory
-    ) -> None:
+    def __init__(self, settings: Settings, identity: Identity, factory: EngineFactory) -> None:
         self.settings = settings
-        self.checkpoints = checkpoints
         self.identity = identity
         self.ledger = Ledger(identity.k or 0, settings.stats_window_s)
         self.admission = Admission(
             settings.max_num_seqs * settings.data_parallel_size, settings.max_queued_requests
         )
-        self.prompts = Prompts()
+        self.tokenizing = TokenizerPool()
         self.running = Running()
         self.phase: Phase = "loading"
         self.stage = "start"
@@ -103,7 +72,11 @@ class Gateway:
         """Called when the engine is lost for good, so that the process can end."""
 
     def engine(self) -> Engine:
-        """The engine, if requests may use it now; else the error that says why not."""
+        """The engine, which requests may use now.
+
+        Raises:
+            Loading, ShuttingDown, Dead: they may not.
+        """
         if self.phase == "ready":
             assert self._engine is not None
             return self._engine
@@ -122,6 +95,8 @@ class Gateway:
 
     def start(self) -> None:
         """Begins loading and watching; returns at once."""
+        values = self.settings.model_dump(mode="json", exclude_none=True)
+        log.info("settings: %s", " ".join(f"{variable(name)}={value}" for name, value in values.items()))
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._load, args=(loop,), name="load-engine", daemon=True).start()
 
@@ -135,9 +110,7 @@ class Gateway:
             log.info("[%5.1f s] %s: %s", time.monotonic() - self.began, stage, detail)
 
         try:
-            engine = self._factory(
-                EnginePlan(self.settings, self.checkpoints, self.identity, self.ledger, progress)
-            )
+            engine = self._factory(EnginePlan(self.settings, self.identity, self.ledger, progress))
         except BaseException as error:
             loop.call_soon_threadsafe(self._failed, error)
         else:
@@ -157,11 +130,8 @@ class Gateway:
         if self.phase != "loading":
             return
         self.phase, self.failure = "failed", _in_one_line(error)
-        log.error(
-            "the engine did not start: %s",
-            self.failure,
-            exc_info=None if isinstance(error, _WORDED) else error,
-        )
+        trace = None if isinstance(error, _WORDED) else error
+        log.error("the engine did not start: %s", self.failure, exc_info=trace)
         self.on_end()
 
     async def _watch(self, engine: Engine) -> None:
@@ -181,16 +151,12 @@ class Gateway:
             self.on_end()
 
     def drain(self) -> None:
-        """No new requests from now on; the running ones get the grace time. Called twice, it ends them at
-        once.
-        """
-        loop = asyncio.get_running_loop()
+        """No new requests from now on; the running ones get the grace time. Called twice, it ends them at once."""
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
-            log.info(
-                "draining: %d requests running, %g s grace", len(self.running), self.settings.shutdown_grace_s
-            )
-            loop.call_later(self.settings.shutdown_grace_s, self.interrupt_all)
+            grace_s = self.settings.shutdown_grace_s
+            log.info("draining: %d requests running, %g s grace", len(self.running), grace_s)
+            asyncio.get_running_loop().call_later(grace_s, self.interrupt_all)
         else:
             self.interrupt_all()
 
@@ -215,13 +181,11 @@ class Gateway:
             await self._stop_loading()
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown)
-        self.prompts.close()
+        self.tokenizing.close()
         self.phase = self.phase if self.broken else "stopped"
 
     async def _stop_loading(self) -> None:
-        """The loading thread cannot be interrupted; taking its child processes away makes it fail or is the
-        end.
-        """
+        """The loading thread cannot be interrupted; taking its child processes away makes it fail or is the end."""
         deadline = time.monotonic() + LOADING_STOP_S
         while time.monotonic() < deadline and not self._loaded.is_set():
             for child in multiprocessing.active_children():

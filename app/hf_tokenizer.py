@@ -16,7 +16,11 @@ class ThreadSafeTokenizer:
     """`app.engine.Tokenizer` over a transformers fast tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer` has a `backend_tokenizer` of the `tokenizers` package; TypeError when it has none."""
+        """`tokenizer` has a `backend_tokenizer` of the `tokenizers` package.
+
+        Raises:
+            TypeError: it has none.
+        """
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise TypeError(f"{type(tokenizer).__name__} is no fast tokenizer")

@@ -1,6 +1,4 @@
-"""Log lines for people (`text`) or collectors (`json`), of this package only: uvicorn and vLLM have their
-own.
-"""
+"""Log lines for people (`text`) or collectors (`json`), of this package only: uvicorn and vLLM have their own."""
 
 from __future__ import annotations
 

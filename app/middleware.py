@@ -1,8 +1,7 @@
-"""What every request passes before its route, each a plain ASGI wrapper: request id, errors, bearer key, body
-limit.
+"""What every request passes before its route, each a plain ASGI wrapper: request id, errors, bearer key, body limit.
 
-Plain ASGI because Starlette's BaseHTTPMiddleware puts a queue between route and socket, which hides a
-client's leaving and costs a task switch for each event of a stream.
+Plain ASGI because Starlette's BaseHTTPMiddleware puts a queue between route and socket, which hides a client's leaving
+and costs a task switch for each event of a stream.
 """
 
 from __future__ import annotations
@@ -41,20 +40,26 @@ def _path(scope: Scope) -> str:
     return path.rstrip("/") or "/"
 
 
-class RequestId:
-    """Puts the client's X-Request-Id, or a fresh one, into `scope["state"]["request_id"]` and into the reply.
-
-    The id is an echo for people and logs. It is never used to tell requests apart, since clients may repeat
-    it.
-    """
+class _Layer:
+    """Wraps an application: `http` answers a request, what is none (the lifespan) passes by."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+        await (self.http if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+
+class RequestId(_Layer):
+    """Puts the client's X-Request-Id, or a fresh one, into `scope["state"]["request_id"]` and into the reply.
+
+    The id is an echo for people and logs. It is never used to tell requests apart, since clients may repeat it.
+    """
+
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _header(scope, REQUEST_ID)
         value = given if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex.encode()
         # A state of its own: servers may hand the same dictionary to every request.
@@ -68,16 +73,10 @@ class RequestId:
         await self.app(scope, receive, tagged)
 
 
-class Errors:
+class Errors(_Layer):
     """Turns what no handler took into the 500 envelope, inside of CORS so that browsers may read it."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
         async def watched(message: Message) -> None:
@@ -88,25 +87,24 @@ class Errors:
         try:
             await self.app(scope, receive, watched)
         except Exception as error:
-            told = to_api_error(error)
             if not isinstance(error, ApiError):
                 # The frames without the message: an exception may quote a prompt.
                 frames = "".join(traceback.format_tb(error.__traceback__))
                 log.error("%s %s: %s\n%s", scope["method"], _path(scope), type(error).__name__, frames)
             if started:
                 raise
-            await reply(told)(scope, receive, send)
+            await reply(to_api_error(error))(scope, receive, send)
 
 
-class BearerKeys:
+class BearerKeys(_Layer):
     """Asks for one of the keys on every path but the probes and the metrics."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self.app = app
+        super().__init__(app)
         self._keys = [key.encode() for key in keys]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _path(scope) in OPEN_PATHS or self._known(scope):
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _path(scope) in OPEN_PATHS or self._known(scope):
             await self.app(scope, receive, send)
             return
         await reply(Unauthorized("a valid key is needed: Authorization: Bearer KEY"))(scope, receive, send)
@@ -119,18 +117,15 @@ class BearerKeys:
         return sum(hmac.compare_digest(token.strip(), key) for key in self._keys) > 0
 
 
-class BodyLimit:
+class BodyLimit(_Layer):
     """413 for a body above the limit, from its announced length or, when chunked, as it arrives."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         """`limit` in bytes."""
-        self.app = app
+        super().__init__(app)
         self._limit = limit
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
         announced = _header(scope, b"content-length")
         if announced is not None and announced.isdigit() and int(announced) > self._limit:
             await reply(self._error(int(announced)))(scope, receive, send)

@@ -1,10 +1,8 @@
-"""The lifetime of one request: it ends by itself, or because its client left, its deadline passed or the
-server stops.
+"""The lifetime of one request: it ends by itself, or because its client left, its deadline passed or the server stops.
 
-All three interruptions arrive while some await deep inside the engine's iterator is pending, so all take the
-same way: cancel the request's own task, and turn the cancellation into the reason when it surfaces. The
-cancellation closes the engine's generators on its way up, which is what aborts the request in the engine at
-once.
+All three interruptions arrive while some await deep inside the engine's iterator is pending, so all take the same way:
+cancel the request's own task, and turn the cancellation into the reason when it surfaces. The cancellation closes the
+engine's generators on its way up, which is what aborts the request in the engine at once.
 """
 
 from __future__ import annotations
@@ -31,12 +29,11 @@ class Running(set["RequestScope"]):
 
 
 class RequestScope:
-    """`async with RequestScope(...)`: raises the reason (an ApiError) in place of the cancellation it
-    caused."""
+    """`async with RequestScope(...)`: raises the reason (an ApiError) in place of the cancellation it caused."""
 
     def __init__(self, receive: Receive | None, deadline_s: float, running: Running) -> None:
-        """`receive`, which must have delivered the whole body already, tells when the client leaves; None
-        where the scope's own body reads from the client.
+        """`receive`, which must have delivered the whole body already, tells when the client leaves; None where the
+        scope's own body reads from the client.
         """
         self._receive = receive
         self._deadline_s = deadline_s

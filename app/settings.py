@@ -1,24 +1,22 @@
 """Every environment variable of the gateway: name, type, default, unit and how to choose it.
 
-One typed object answers what the process was asked to do. It is read once, before anything heavy is imported,
-so that a wrong value costs a second and one line instead of an engine start. The fields' descriptions are the
-only place where a variable is explained: the README's table and the flags of `t5gemma2 serve` are made from
-them.
+One typed object answers what the process was asked to do. It is read once, before anything heavy is imported, so that a
+wrong value costs a second and one line instead of an engine start. The fields' descriptions are the only place where a
+variable is explained: the README's table and the flags of `t5gemma2 serve` are made from them.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "T5GEMMA_"
 DEFAULT_MAX_POSITIONS = 4096
-"""Cap of the default length limits, in tokens: a 32k default would reserve K/V memory that few requests use.
-"""
+"""Cap of the default length limits, in tokens: a 32k default would reserve K/V memory that few requests use."""
 
 
 class SettingsError(ValueError):
@@ -43,14 +41,17 @@ def _stripped(value: object) -> object:
     return (value.strip() or None) if isinstance(value, str) else value
 
 
+Level = Literal["none", "summary", "detailed"]
+"""How much of its speculative decoding a response tells."""
+
 CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_keys)]
 Text = Annotated[str | None, BeforeValidator(_stripped)]
 
 
 class Settings(BaseSettings):
-    """What the gateway was asked to do; immutable. Build it with `app.environment.load_settings`, which words
-    errors for people.
+    """What the gateway was asked to do; immutable. Build it with `app.environment.load_settings`, which
+    words errors for people.
     """
 
     model_config = SettingsConfigDict(
@@ -68,15 +69,13 @@ class Settings(BaseSettings):
     )
     verifier: Text = Field(
         None,
-        description="Verifier to use instead of the one that the draft's config names; local folder or"
-        " hub id.",
+        description="Verifier to use instead of the one that the draft's config names; local folder or hub id.",
     )
     k: int | None = Field(
         None,
         ge=1,
-        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own; smaller"
-        " pays when"
-        " the later positions are seldom accepted (see /drafts/stats).",
+        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own;"
+        " smaller pays when the later positions are seldom accepted (see /drafts/stats).",
     )
     served_model_name: CommaList = Field(
         (),
@@ -91,9 +90,8 @@ class Settings(BaseSettings):
     max_model_len: int | None = Field(
         None,
         ge=2,
-        description=f"Decoder positions per request, tokens. Unset: the verifier's, at most"
-        f" {DEFAULT_MAX_POSITIONS};"
-        " it bounds 1 start token + max_tokens, hence 2 at least.",
+        description="Decoder positions per request, tokens. Unset: the verifier's, at most"
+        f" {DEFAULT_MAX_POSITIONS}; it bounds 1 start token + max_tokens, hence 2 at least.",
     )
     max_encoder_len: int | None = Field(
         None,
@@ -128,17 +126,15 @@ class Settings(BaseSettings):
     )
     enforce_eager: bool | None = Field(
         None,
-        description="true: no compilation and no CUDA graphs. Unset: true on the CPU (compiling costs a"
-        " minute at"
-        " start), false on CUDA.",
+        description="true: no compilation and no CUDA graphs. Unset: true on the CPU"
+        " (compiling costs a minute at start), false on CUDA.",
     )
     enable_prefix_caching: bool = Field(
         False, description="Must stay false: cross-attention K/V cannot be shared between prompts."
     )
     api_keys: SecretList = Field(
         (),
-        description="Comma list of bearer keys; guards everything but /health, /ready and /metrics."
-        " Unset: open.",
+        description="Comma list of bearer keys; guards everything but /health, /ready and /metrics. Unset: open.",
     )
     cors_origins: CommaList = Field(
         (), description="Comma list of browser origins (`https://ui.example`) that may call the API, or `*`."
@@ -162,13 +158,13 @@ class Settings(BaseSettings):
         gt=0,
         le=86_400,
         allow_inf_nan=False,
-        description="Length of the sliding window of /drafts/stats, seconds; longer is steadier, shorter"
-        " is quicker.",
+        description="Length of the sliding window of /drafts/stats, seconds;"
+        " longer is steadier, shorter is quicker.",
     )
     checkpoints_dir: Path | None = Field(
         None, description="Folder where names that are no path are looked up before the hub."
     )
-    request_metrics: Literal["none", "summary", "detailed"] = Field(
+    request_metrics: Level = Field(
         "summary",
         description="Per-request speculative-decoding metrics in responses (only with a draft);"
         " detailed adds the accepted tokens of each step.",
@@ -211,40 +207,28 @@ class Settings(BaseSettings):
             raise ValueError("is not a folder")
         return value
 
-    def decoder_positions(self, max_positions: int) -> int:
-        """Decoder positions per request for a verifier of `max_positions`; SettingsError if it has fewer."""
-        return self._within("max_model_len", self.max_model_len, max_positions) or min(
-            max_positions, DEFAULT_MAX_POSITIONS
-        )
+    def lengths(self, max_positions: int) -> tuple[int, int]:
+        """Decoder positions and encoder tokens per request, for a verifier of `max_positions`.
 
-    def encoder_tokens(self, max_positions: int) -> int:
-        """Encoder tokens per request for a verifier of `max_positions`; SettingsError when it has fewer."""
-        asked = self._within("max_encoder_len", self.max_encoder_len, max_positions)
-        return asked or self.decoder_positions(max_positions)
-
-    def check_batched_tokens(self, max_model_len: int, max_encoder_len: int) -> None:
-        """SettingsError when one engine step could not take a whole encoder input, or a whole request."""
-        asked = self.max_num_batched_tokens
-        for field, limit in (("max_encoder_len", max_encoder_len), ("max_model_len", max_model_len)):
-            if asked is not None and asked < limit:
+        Raises:
+            SettingsError: one is above what the verifier has, or what one engine step takes whole.
+        """
+        for field in ("max_model_len", "max_encoder_len"):
+            asked = getattr(self, field)
+            if asked is not None and asked > max_positions:
                 raise SettingsError(
-                    f"{variable('max_num_batched_tokens')}={asked} is below {variable(field)}={limit}: a"
-                    " request is not split over steps"
+                    f"{variable(field)}={asked} is above the verifier's max_position_embeddings {max_positions}"
                 )
-
-    @staticmethod
-    def _within(field: str, asked: int | None, max_positions: int) -> int | None:
-        if asked is not None and asked > max_positions:
-            raise SettingsError(
-                f"{variable(field)}={asked} is above the verifier's max_position_embeddings {max_positions}"
-            )
-        return asked
-
-    def redacted(self) -> dict[str, Any]:
-        """JSON-ready values for the log; keys are shown only as their number."""
-        values = self.model_dump(mode="json")
-        values["api_keys"] = f"{len(self.api_keys)} keys" if self.api_keys else None
-        return values
+        decoder = self.max_model_len or min(max_positions, DEFAULT_MAX_POSITIONS)
+        encoder = self.max_encoder_len or decoder
+        step = self.max_num_batched_tokens
+        for field, limit in (("max_encoder_len", encoder), ("max_model_len", decoder)):
+            if step is not None and step < limit:
+                raise SettingsError(
+                    f"{variable('max_num_batched_tokens')}={step} is below {variable(field)}={limit}: a request is"
+                    " not split over steps"
+                )
+        return decoder, encoder
 
 
 def variable(field: str) -> str:

@@ -1,9 +1,9 @@
 """The module that starts vLLM: builds `AsyncLLM` from the plan and adapts it to the port.
 
-vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that
-cannot answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only
-`AsyncEngineArgs`, `AsyncLLM` (`renderer`, `generate`, `check_health`, `do_log_stats`, `get_supported_tasks`,
-`shutdown`), `SamplingParams`, `RequestOutput` and the stat loggers are used.
+vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that cannot
+answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only `AsyncEngineArgs`, `AsyncLLM`
+(`renderer`, `generate`, `check_health`, `do_log_stats`, `get_supported_tasks`, `shutdown`), `SamplingParams`,
+`RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import fields
 from typing import Any
 
 from app.cpu_process import placement
@@ -19,33 +20,30 @@ from app.engine import (
     EngineDead,
     EngineFacts,
     EngineFailure,
+    EnginePlan,
     GenerateRequest,
     InvalidRequest,
+    RequestTiming,
     Sample,
     Sampling,
     SpecMetrics,
     Step,
-    Timing,
     TokenLogprob,
 )
 from app.engine_arguments import cpu_cache_bytes, engine_arguments
-from app.gateway import EnginePlan
 from app.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import fetch
 
 
 def start(plan: EnginePlan) -> VllmEngine:
-    """Downloads, loads and compiles; blocks for seconds to minutes. Any exception means that there is no
-    engine.
-    """
+    """Downloads, loads and compiles; blocks for seconds to minutes. Any exception means that there is no engine."""
     # EngineCore is a child process in any case; forking one from a process with threads may hang it.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    names = plan.identity.verifier.name + (
-        f" with draft {plan.identity.draft}" if plan.identity.draft else ""
-    )
+    verifier, draft = plan.identity.verifier, plan.identity.draft
+    names = f"{verifier.name} with draft {draft.name}" if draft else verifier.name
     plan.progress("download", f"weights of {names} (nothing to do for local folders)")
-    checkpoints = fetch(plan.checkpoints)
+    checkpoints = fetch(plan.identity.checkpoints)
     plan.progress("import", "vLLM")
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -53,7 +51,7 @@ def start(plan: EnginePlan) -> VllmEngine:
     from vllm.utils.gc_utils import freeze_gc_heap
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from app.vllm_serve import count_into
+    from app.drafts.stat_logger import count_into
 
     on_cpu = current_platform.is_cpu()
     arguments = engine_arguments(plan, checkpoints, on_cpu)
@@ -61,18 +59,14 @@ def start(plan: EnginePlan) -> VllmEngine:
         config = AsyncEngineArgs(**arguments, **placed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = cpu_cache_bytes(config, plan.identity.max_encoder_len)
-    eager = config.model_config.enforce_eager
-    plan.progress(
-        "load", f"weights and K/V cache, {config.model_config.dtype} on {current_platform.device_type}"
-    )
-    if not eager:
+    model, device = config.model_config, current_platform.device_type
+    plan.progress("load", f"weights and K/V cache, {model.dtype} on {device}")
+    if not model.enforce_eager:
         plan.progress(
             "compile", "kernels and graphs, after the weights; about a minute, see vLLM's own lines"
         )
     llm = AsyncLLM.from_vllm_config(
-        config,
-        usage_context=UsageContext.OPENAI_API_SERVER,
-        stat_loggers=count_into(plan.ledger),
+        config, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=count_into(plan.ledger)
     )
     engine = VllmEngine(llm, plan.identity.max_encoder_len)
     # What was loaded stays; collections while serving need not look through it again.
@@ -84,7 +78,6 @@ class VllmEngine:
     """`app.engine.Engine` over a running `AsyncLLM`."""
 
     def __init__(self, llm: Any, max_encoder_len: int) -> None:
-        from vllm import __version__
         from vllm.exceptions import VLLMClientError
         from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.sampling_params import RequestOutputKind
@@ -103,7 +96,6 @@ class VllmEngine:
             max_encoder_len=max_encoder_len,
             has_draft=llm.vllm_config.speculative_config is not None,
             dtype=str(model.dtype).removeprefix("torch."),
-            version=__version__,
             default_sampling=model.get_diff_sampling_param(),
         )
 
@@ -124,8 +116,8 @@ class VllmEngine:
         self._llm.shutdown()
 
     async def _keep(self) -> None:
-        """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write
-        and empty their lists now and then, as vLLM's own server does.
+        """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write and
+        empty their lists now and then, as vLLM's own server does.
         """
         from vllm import envs
 
@@ -138,8 +130,8 @@ class VllmEngine:
             await self._llm.do_log_stats()
 
     def _rendered(self, ids: Sequence[int]) -> Any:
-        """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead
-        of in the renderer's one thread, where raw prompts would queue.
+        """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead of
+        in the renderer's one thread, where raw prompts would queue.
         """
         renderer = self._llm.renderer
         prompt = self._parse(self._llm.model_config, {"prompt_token_ids": list(ids)})
@@ -169,56 +161,33 @@ class VllmEngine:
     def _params(self, sampling: Sampling, stream: bool) -> Any:
         from vllm.sampling_params import RepetitionDetectionParams, SamplingParams, StructuredOutputsParams
 
-        ids = sampling.logprob_token_ids
-        return SamplingParams.from_optional(
-            n=sampling.n,
-            max_tokens=sampling.max_tokens,
-            min_tokens=sampling.min_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            seed=sampling.seed,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            repetition_penalty=sampling.repetition_penalty,
-            stop=list(sampling.stop),
-            stop_token_ids=list(sampling.stop_token_ids),
-            include_stop_str_in_output=sampling.include_stop_str_in_output,
-            ignore_eos=sampling.ignore_eos,
-            skip_special_tokens=sampling.skip_special_tokens,
-            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
-            logprobs=None if ids else sampling.logprobs,
-            logprob_token_ids=list(ids) if ids else None,
-            logit_bias=dict(sampling.logit_bias) if sampling.logit_bias else None,
-            allowed_token_ids=None
-            if sampling.allowed_token_ids is None
-            else list(sampling.allowed_token_ids),
-            bad_words=list(sampling.bad_words),
-            structured_outputs=StructuredOutputsParams(**sampling.structured)
-            if sampling.structured
-            else None,
-            repetition_detection=RepetitionDetectionParams(**sampling.repetition)
-            if sampling.repetition
-            else None,
-            stream_interval=sampling.stream_interval,
-            output_kind=self._kinds[stream],
-            skip_clone=True,
-        )
+        values = {
+            field.name: list(value)
+            if isinstance(value := getattr(sampling, field.name), tuple | list)
+            else value
+            for field in fields(sampling)
+        }
+        if sampling.logprob_token_ids:
+            values["logprobs"] = None
+        if sampling.structured_outputs:
+            values["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
+        if sampling.repetition_detection:
+            values["repetition_detection"] = RepetitionDetectionParams(**sampling.repetition_detection)
+        return SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
 
 
 def _refusal(error: Exception, sampling: Sampling) -> InvalidRequest:
     """vLLM's own refusal, its first line; what names no parameter is about the constraint if there is one."""
-    param = getattr(error, "parameter", None) or ("structured_outputs" if sampling.structured else None)
+    param = getattr(error, "parameter", None) or (
+        "structured_outputs" if sampling.structured_outputs else None
+    )
     return InvalidRequest(str(error.args[0]).strip().splitlines()[0][:500], param)
 
 
 def _failure(error: Exception, sampling: Sampling, started: bool) -> Exception:
-    """vLLM wraps whatever happens while a request is added; a constraint that its compiler refuses is the
-    client's.
-    """
+    """vLLM wraps whatever happens while a request is added; a constraint that its compiler refuses is the client's."""
     cause = error.__cause__ if type(error).__name__ == "EngineGenerateError" else error
-    if not started and sampling.structured is not None and isinstance(cause, ValueError | TypeError):
+    if not started and sampling.structured_outputs is not None and isinstance(cause, ValueError | TypeError):
         return InvalidRequest(str(cause).strip().splitlines()[0][:500], "structured_outputs")
     return EngineFailure(f"{type(cause).__name__}: {cause}")
 
@@ -253,22 +222,16 @@ def _logprobs(output: Any, sampling: Sampling) -> list[TokenLogprob]:
 
 
 def _spec(found: Any) -> SpecMetrics:
-    return SpecMetrics(
-        found.num_spec_tokens,
-        found.histogram,
-        found.num_draft_tokens,
-        found.per_step_accepted,
-        found.per_step_drafted,
-    )
+    return SpecMetrics(**{field.name: getattr(found, field.name) for field in fields(SpecMetrics)})
 
 
-def _timing(stats: Any) -> Timing:
+def _timing(stats: Any) -> RequestTiming:
     """Differences of the engine's time stamps, where both were taken."""
 
     def between(begin: float, end: float) -> float | None:
         return end - begin if begin > 0 and end > 0 else None
 
-    return Timing(
+    return RequestTiming(
         queue_s=between(stats.queued_ts, stats.scheduled_ts),
         first_token_s=between(stats.scheduled_ts, stats.first_token_ts),
         decode_s=between(stats.first_token_ts, stats.last_token_ts),

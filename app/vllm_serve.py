@@ -1,9 +1,9 @@
-"""`/drafts` and `/drafts/stats` on plain `vllm serve`, and the stat logger that feeds the acceptance ledger.
+"""`/drafts` and `/drafts/stats` on plain `vllm serve`.
 
     VLLM_PLUGINS=t5gemma2 vllm serve plugin/demo/dflash --dtype float32
 
-vLLM loads both classes by entry point (`vllm.endpoint_plugins`, `vllm.stat_logger_plugins`); the first one only when
-`VLLM_PLUGINS` names it. Beside `vllm_engine` the only module of the gateway that imports vLLM.
+vLLM loads `DraftsPlugin` by entry point (`vllm.endpoint_plugins`), and only when `VLLM_PLUGINS` names it; the
+counters come from `app.drafts.stat_logger`.
 """
 
 from __future__ import annotations
@@ -14,63 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
-from vllm.v1.metrics.loggers import StatLoggerBase, load_stat_logger_plugin_factories
 
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
+from app.drafts.stat_logger import served_ledger
 from app.routes import drafts
 from app.settings import Settings
 from plugin.drafts.checkpoint import CheckpointError, resolve
 
 log = logging.getLogger("app.drafts")
-
-
-_ledger: Ledger | None = None
-
-
-def count_into(ledger: Ledger) -> list[type[StatLoggerBase]]:
-    """From now on every engine built in this process counts into `ledger`.
-
-    Returns the stat loggers to build the engine with: none where vLLM loads ours by its entry point, which would
-    count every step twice; `ServeLogger` where it is not installed or `VLLM_PLUGINS` leaves it out.
-    """
-    global _ledger
-    _ledger = ledger
-    return [] if ServeLogger in load_stat_logger_plugin_factories() else [ServeLogger]
-
-
-def served_ledger(vllm_config: Any) -> Ledger:
-    """The one ledger of the process, whose engines (one a data-parallel rank) all count into it."""
-    global _ledger
-    if _ledger is None:
-        speculative = vllm_config.speculative_config
-        k = speculative.num_speculative_tokens if speculative is not None else 0
-        _ledger = Ledger(k, Settings.model_fields["stats_window_s"].default)
-    return _ledger
-
-
-class ServeLogger(StatLoggerBase):
-    """Passes each engine step's draft counters on to the process's ledger, in the front end's event loop.
-
-    Entry point of `vllm.stat_logger_plugins`, with the constructor that vLLM calls.
-    """
-
-    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        self.ledger = served_ledger(vllm_config)
-
-    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-        spec = scheduler_stats.spec_decoding_stats if scheduler_stats is not None else None
-        if spec is not None:
-            self.ledger.record(
-                spec.num_drafts,
-                spec.num_draft_tokens,
-                spec.num_accepted_tokens,
-                spec.num_draft_tokens_per_pos,
-                spec.num_accepted_tokens_per_pos,
-            )
-
-    def log_engine_initialized(self) -> None:
-        """The server says so itself."""
 
 
 @dataclass(frozen=True)

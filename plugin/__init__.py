@@ -5,7 +5,22 @@ starts (front end, engine core, worker), sometimes more than once: registering i
 model is built) and idempotent.
 """
 
+import logging
+import os
+from importlib.util import find_spec
+
 _registered = False
+
+
+def other_app() -> str | None:
+    """Where the gateway's `app` would be imported from, when another one of that name hides it; None when it is ours.
+
+    vLLM then fails to load the gateway's own plugins and says only that a module is missing.
+    """
+    spec = find_spec("app")
+    found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+    own = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "app")
+    return None if found is None or os.path.dirname(os.path.realpath(found)) == own else found
 
 
 def register() -> None:
@@ -18,6 +33,9 @@ def register() -> None:
     from plugin import vllm_hooks
     from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
 
+    if (hides := other_app()) is not None:
+        text = "`app` is imported from %s, which hides t5gemma2-serving's own: drafts will not be counted"
+        logging.getLogger("plugin").warning(text, hides)
     ModelRegistry.register_model(
         VERIFIER_ARCHITECTURE, "plugin.verifier.model:T5Gemma2ForConditionalGeneration"
     )

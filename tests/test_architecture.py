@@ -23,8 +23,8 @@ SOURCES = sorted(
 )
 ENGINES = ("vllm", "torch", "triton")
 LONGEST_FILE = 300
-VLLM_MODULES = {"app.vllm_engine", "app.vllm_serve"}
-"""Where `app` may import vLLM: in its embedded engine, and where vLLM's own server loads it."""
+VLLM_MODULES = {"app.vllm_engine", "app.drafts.stat_logger"}
+"""Where `app` may import vLLM: in its embedded engine, and in the stat logger that feeds the ledger."""
 
 KNOWN_TO_THE_APP = (
     "plugin.training.data.problems.generate",
@@ -36,6 +36,7 @@ KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 
 # Modules that may need vLLM or torch at import; a name that ends in a dot stands for the package's modules.
 NEED_AN_ENGINE = (
+    "app.drafts.stat_logger",
     "app.vllm_serve",
     "benchmarks.",
     "plugin.vllm_hooks.",
@@ -87,6 +88,8 @@ def test_direction_of_imports(path: Path) -> None:
             continue
         if inside(imported, "plugin"):
             known = KNOWN_TO_THE_COMMAND if name == "app.cli" else KNOWN_TO_THE_APP
+            if (name, imported) == ("app", "plugin"):  # looks where it was imported from
+                continue
             assert any(inside(imported, one) for one in known), f"{name} imports {imported}"
         if inside(imported, "vllm"):
             assert name in VLLM_MODULES, f"{name} imports {imported}"
@@ -108,6 +111,41 @@ def test_files_are_small_and_named_for_a_noun(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=module)
 def test_modules_say_why_they_exist(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path.relative_to(ROOT)
+
+
+FLOORS_OF_THE_APP = (
+    ("app", "app.cli"),
+    ("app.bench",),
+    ("app.factory", "app.vllm_serve"),
+    ("app.routes",),
+    ("app.completions",),
+    ("app.gateway", "app.middleware", "app.vllm_engine"),
+    ("app.admission", "app.scope", "app.tokenizing"),
+    ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
+    ("app.engine",),
+    ("app.drafts",),
+    ("app.environment", "app.logs"),
+    ("app.settings",),
+)
+"""The rooms of `app` from the top down. A module knows its own room and the floors below it."""
+
+
+def room_of_the_app(name: str) -> tuple[int, str]:
+    """Floor (0 is the top) and room of a module or of a name in it."""
+    for floor, rooms in enumerate(FLOORS_OF_THE_APP):
+        for room in rooms:
+            if name == room or (room != "app" and inside(name, room)):
+                return floor, room
+    raise AssertionError(f"{name} has no floor: give it one")
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if inside(module(path), "app")], ids=module)
+def test_arrows_inside_the_app_run_down(path: Path) -> None:
+    floor, room = room_of_the_app(module(path))
+    for imported in imports(path):
+        if inside(imported, "app") and imported != "app":
+            below, other = room_of_the_app(imported)
+            assert other == room or below > floor, f"{module(path)} imports {imported}"
 
 
 BLOCK = """

@@ -1,2 +1,1 @@
-"""`POST /v1/completions`: request model, prompts, run, and the two ways to answer (JSON body, event
-stream)."""
+"""`POST /v1/completions`: request model, prompts, run, and the two ways to answer (JSON body, event stream)."""

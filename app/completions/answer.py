@@ -1,8 +1,7 @@
-"""One completion request from the checked model to the last byte: admission, prompts, engine, reply, log
-line.
+"""One completion request from the checked model to the last byte: admission, prompts, engine, reply, log line.
 
-It is an ASGI response rather than a function of the route, because waiting in the queue, generating and
-sending must share one lifetime: a client that leaves in any of them ends all of them.
+It is an ASGI response rather than a function of the route, because waiting in the queue, generating and sending must
+share one lifetime: a client that leaves in any of them ends all of them.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ import json
 import logging
 import time
 import traceback
-import uuid
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.completions.body import completion
 from app.completions.choices import ChoiceWriter
+from app.completions.prompts import encoder_prompts
 from app.completions.protocol import CompletionRequest
 from app.completions.reply import wire
 from app.completions.run import Job
 from app.completions.sampling import sampling_of
-from app.completions.sse import EventStream, Frames
+from app.completions.sse import EventStream
 from app.engine import Engine, EngineDead, InvalidRequest
 from app.errors import ApiError, to_api_error
 from app.gateway import Gateway
@@ -32,9 +31,7 @@ log = logging.getLogger("app.completions")
 
 
 class Answer(Response):
-    """Runs a checked request when it is sent. Before the first byte it raises; after it, it ends the stream
-    itself.
-    """
+    """Runs a checked request when it is sent. Before the first byte it raises; after it, it ends the stream itself."""
 
     def __init__(self, gateway: Gateway, engine: Engine, request: CompletionRequest, request_id: str) -> None:
         """`request_id` is the client's or a fresh one; two requests may share it."""
@@ -43,7 +40,7 @@ class Answer(Response):
         self._id = f"cmpl-{request_id}"
         self._created = int(time.time())
         self._job: Job | None = None
-        self._tokens = 0
+        self._writer: ChoiceWriter | None = None
         self._stream: EventStream | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,21 +49,19 @@ class Answer(Response):
         try:
             await self._answer(receive, send, scope)
         except Exception as error:
-            told = to_api_error(error)
-            status = told.status
-            if status >= 500 and not isinstance(error, ApiError | EngineDead):  # its death is told once
+            answer = to_api_error(error)
+            status = answer.status
+            if status >= 500 and not isinstance(error, ApiError | EngineDead):  # its death is logged once
                 log.error("%s: %s", self._id, _chain(error))
             if self._stream is None or not self._stream.started:
                 raise
-            await self._stream.break_off(told)
+            await self._stream.break_off(answer)
         finally:
             self._log(status, time.monotonic() - began)
 
     async def _answer(self, receive: Receive, send: Send, scope: Scope) -> None:
         gateway, request = self._gateway, self._request
-        prompts = request.prompt
-        many = isinstance(prompts, list) and not isinstance(prompts[0], int)
-        with gateway.admission.enter(request.n * (len(prompts) if many else 1)):
+        with gateway.admission.enter(request.n * len(request.prompts)):
             async with RequestScope(receive, gateway.settings.request_timeout_s, gateway.running):
                 body = await self._run(send)
         if body is not None:
@@ -76,26 +71,25 @@ class Answer(Response):
         gateway, request, engine = self._gateway, self._request, self._engine
         job = self._job = Job(
             id=self._id,
-            key=f"cmpl-{uuid.uuid4().hex}",
-            prompts=await gateway.prompts.of(request, engine.tokenizer, engine.facts),
+            model=gateway.identity.model_name,
+            created=self._created,
+            prompts=await encoder_prompts(request, engine.tokenizer, engine.facts, gateway.tokenizing),
             sampling=sampling_of(request, engine.facts),
             stream=bool(request.stream),
             session_id=request.session_id,
         )
-        writer = ChoiceWriter(request, job, request.request_metrics or gateway.settings.request_metrics)
-        model = gateway.identity.model_name
+        level = request.request_metrics or gateway.settings.request_metrics
+        writer = self._writer = ChoiceWriter(request, job, level)
         try:
             if not request.stream:
-                return wire(await completion(engine, job, writer, model, self._created))
-            self._stream = EventStream(send, request, job, writer, Frames(job, model, self._created))
+                return wire(await completion(engine, job, writer))
+            self._stream = EventStream(send, request, job, writer)
             await self._stream.run(engine)
             return None
         except InvalidRequest as error:
             if error.param == "structured_outputs" and request.structured_outputs is None:
                 error.param = "response_format"
             raise
-        finally:
-            self._tokens = writer.completion_tokens
 
     def _log(self, status: int, seconds: float) -> None:
         job = self._job
@@ -105,7 +99,7 @@ class Answer(Response):
             "stream": bool(self._request.stream),
             "prompts": len(job.prompts) if job else None,
             "prompt_tokens": job.prompt_tokens if job else None,
-            "completion_tokens": self._tokens,
+            "completion_tokens": self._writer.completion_tokens if self._writer else 0,
             "ms": round(seconds * 1000, 1),
         }
         if self._gateway.settings.log_prompts:
@@ -114,9 +108,7 @@ class Answer(Response):
 
 
 def _chain(error: BaseException) -> str:
-    """The types of an exception and its causes, and the frames of each; no message, for it may quote a
-    prompt.
-    """
+    """The types of an exception and its causes, and the frames of each; no message, for it may quote a prompt."""
     parts = []
     cause: BaseException | None = error
     while cause is not None:

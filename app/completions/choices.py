@@ -1,17 +1,18 @@
-"""Samples of the engine -> choices of the answer: echo, logprobs and token ids as the request asked, counts
-kept.
+"""Samples of the engine -> choices of the answer: echo, logprobs and token ids as the request asked, counts kept.
 
-The JSON body and the event stream both go through this one class, so they cannot differ in what a choice
-says.
+The JSON body and the event stream both go through this one class, so they cannot differ in what they say.
 """
 
 from __future__ import annotations
 
-from app.completions.metrics import Level, RequestMetrics, request_metrics
+from collections.abc import Iterator
+
+from app.completions.metrics import RequestMetrics, request_metrics
 from app.completions.protocol import CompletionRequest
-from app.completions.reply import Choice, LogprobWriter, plain, wire
+from app.completions.reply import Choice, Completion, LogprobWriter, plain, usage_of, wire
 from app.completions.run import Job
-from app.engine import Sample, SpecMetrics, Step, Timing
+from app.engine import RequestTiming, Sample, SpecMetrics, Step
+from app.settings import Level
 
 
 class ChoiceWriter:
@@ -21,10 +22,11 @@ class ChoiceWriter:
         self._request = request
         self._job = job
         self._level = level
-        self._logprobs: dict[int, LogprobWriter] = {}
+        as_ids = bool(request.return_tokens_as_token_ids)
+        self._logprobs = [LogprobWriter(as_ids) for _ in range(job.choices)]
         self._opened: set[int] = set()
         self._spec: list[SpecMetrics] = []
-        self._timing: Timing | None = None
+        self._timing: RequestTiming | None = None
         self._with_ids = bool(request.return_token_ids)
         self._plain = not (request.echo or self._with_ids or request.logprobs is not None or job.choices > 1)
         self.tokens: list[int] = [0] * job.choices
@@ -35,49 +37,37 @@ class ChoiceWriter:
 
     def write(self, prompt: int, step: Step) -> list[Choice]:
         """One choice for each sample of the step that has something to say."""
-        if step.timing is not None:
-            self._timing = step.timing
-        return [self._choice(prompt, sample) for sample in step.samples if self._count(prompt, sample)]
+        return [self._choice(prompt, index, sample) for index, sample in self._heard(prompt, step)]
 
     def write_json(self, prompt: int, step: Step) -> list[tuple[int, bytes]]:
         """The same as pairs of choice index and JSON, for events."""
-        if not self._plain:
-            return [(choice.index, wire(choice)) for choice in self.write(prompt, step)]
-        if step.timing is not None:
-            self._timing = step.timing
-        return [(s.index, plain(s.index, s)) for s in step.samples if self._count(prompt, s)]
+        if self._plain:
+            return [(index, plain(index, sample)) for index, sample in self._heard(prompt, step)]
+        return [(choice.index, wire(choice)) for choice in self.write(prompt, step)]
 
-    def _index(self, prompt: int, sample: Sample) -> int:
-        return prompt * self._job.sampling.n + sample.index
+    def _heard(self, prompt: int, step: Step) -> Iterator[tuple[int, Sample]]:
+        """The samples that have something to say under their choice index; their numbers are kept."""
+        self._timing = step.timing or self._timing
+        for sample in step.samples:
+            if sample.token_ids or sample.text or sample.finish_reason is not None:
+                index = prompt * self._job.sampling.n + sample.index
+                self.tokens[index] += len(sample.token_ids)
+                if sample.spec is not None:
+                    self._spec.append(sample.spec)
+                yield index, sample
 
-    def _count(self, prompt: int, sample: Sample) -> bool:
-        """Keeps the sample's numbers; whether it has something to say."""
-        if not sample.token_ids and not sample.text and sample.finish_reason is None:
-            return False
-        self.tokens[self._index(prompt, sample)] += len(sample.token_ids)
-        if sample.spec is not None:
-            self._spec.append(sample.spec)
-        return True
-
-    def _choice(self, prompt: int, sample: Sample) -> Choice:
+    def _choice(self, prompt: int, index: int, sample: Sample) -> Choice:
         choice = Choice.model_construct(
-            index=self._index(prompt, sample),
+            index=index,
             text=sample.text,
             logprobs=None,
             finish_reason=sample.finish_reason,
             stop_reason=sample.stop_reason,
         )
-        return choice if self._plain else self._adorned(choice, prompt, sample)
-
-    def _adorned(self, choice: Choice, prompt: int, sample: Sample) -> Choice:
-        first = choice.index not in self._opened
-        self._opened.add(choice.index)
+        first = index not in self._opened
+        self._opened.add(index)
         if sample.logprobs is not None:
-            writer = self._logprobs.get(choice.index)
-            if writer is None:
-                writer = LogprobWriter(bool(self._request.return_tokens_as_token_ids))
-                self._logprobs[choice.index] = writer
-            choice.logprobs = writer.write(sample.logprobs)
+            choice.logprobs = self._logprobs[index].write(sample.logprobs)
         if first and self._request.echo:
             choice.text = (self._job.prompts[prompt].text or "") + choice.text
         if self._with_ids:
@@ -90,14 +80,12 @@ class ChoiceWriter:
                 choice.metrics = metrics
         return choice
 
-    def only_prompts(self) -> list[Choice]:
-        """The choices of echo with max_tokens 0, for which the engine has nothing to do."""
-        return [choice for prompt, step in self.empty_steps() for choice in self.write(prompt, step)]
-
-    def empty_steps(self) -> list[tuple[int, Step]]:
-        """What stands for the engine's output where nothing is to be generated."""
-        samples = [Sample(i, "", (), finish_reason="length") for i in range(self._job.sampling.n)]
-        return [(prompt, Step(samples)) for prompt in range(len(self._job.prompts))]
+    def completion(self, choices: list[Choice]) -> Completion:
+        """The body, or without choices a stream's last chunk: usage and metrics, when everything was written."""
+        metrics = self.metrics()
+        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics)
+        optional = {} if metrics is None else {"metrics": metrics}
+        return Completion(**self._job.head, choices=choices, usage=usage, **optional)
 
     def metrics(self) -> RequestMetrics | None:
         """The request's own metrics, when everything was written."""

@@ -1,5 +1,4 @@
-"""Per-request numbers in vLLM's own schema (`metrics.speculative_decoding`), which benchmark tools already
-read.
+"""Per-request numbers in vLLM's own schema (`metrics.speculative_decoding`), which benchmark tools already read.
 
 vLLM gives them for single sequences only; here every choice has its own, and the request has their sum.
 """
@@ -7,19 +6,16 @@ vLLM gives them for single sequences only; here every choice has its own, and th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from pydantic import BaseModel
 
-from app.engine import SpecMetrics, Timing
-
-Level = Literal["none", "summary", "detailed"]
+from app.engine import RequestTiming, SpecMetrics
+from app.settings import Level
 
 
 class SpeculativeDecoding(BaseModel):
     """Acceptance of draft tokens. `acceptance_histogram[j]`: draft steps that had exactly j tokens accepted;
-    `mean_acceptance_length` = 1 + accepted / steps, `draft_acceptance_rate` = accepted / draft tokens (null:
-    no step).
+    `mean_acceptance_length` = 1 + accepted / steps, `draft_acceptance_rate` = accepted / draft tokens (null: no step).
     """
 
     mean_acceptance_length: float | None
@@ -44,7 +40,7 @@ class RequestMetrics(BaseModel):
     speculative_decoding: SpeculativeDecoding | None = None
 
 
-def acceptance(parts: Iterable[SpecMetrics], level: Level) -> SpeculativeDecoding | None:
+def speculative_decoding(parts: Iterable[SpecMetrics], level: Level) -> SpeculativeDecoding | None:
     """One or several sequences' acceptance, sums first and ratios last; None without any or at level none.
 
     The step lists are given for one sequence only, since steps of several have no common order.
@@ -73,28 +69,23 @@ def acceptance(parts: Iterable[SpecMetrics], level: Level) -> SpeculativeDecodin
 
 
 def request_metrics(
-    parts: Iterable[SpecMetrics], level: Level, timing: Timing | None = None, tokens: int = 0
+    parts: Iterable[SpecMetrics], level: Level, timing: RequestTiming | None = None, tokens: int = 0
 ) -> RequestMetrics | None:
-    """Acceptance and, given `timing` of a request of `tokens` output tokens, its times; None when there is
-    nothing.
-    """
-    spec = acceptance(parts, level)
+    """Acceptance and, given `timing` of a request of `tokens` output tokens, its times; None when there is nothing."""
+    spec = speculative_decoding(parts, level)
     if level == "none" or (spec is None and timing is None):
         return None
-    metrics = RequestMetrics()
-    if spec is not None:
-        metrics.speculative_decoding = spec
-    if timing is None:
-        return metrics
-    if timing.queue_s is not None:
-        metrics.queue_time_ms = timing.queue_s * 1000
-    if timing.first_token_s is not None:
-        metrics.time_to_first_token_ms = timing.first_token_s * 1000
-    if timing.decode_s is not None:
-        metrics.generation_time_ms = timing.decode_s * 1000
-        if tokens > 1:
-            metrics.mean_itl_ms = timing.decode_s * 1000 / (tokens - 1)
-        whole = timing.decode_s + (timing.first_token_s or 0.0)
-        if timing.first_token_s is not None and whole > 0:
-            metrics.tokens_per_second = tokens / whole
-    return metrics
+    found = {"speculative_decoding": spec, **({} if timing is None else _times(timing, tokens))}
+    return RequestMetrics.model_validate({name: value for name, value in found.items() if value is not None})
+
+
+def _times(timing: RequestTiming, tokens: int) -> dict[str, float | None]:
+    first, decode = timing.first_token_s, timing.decode_s
+    whole = None if first is None or decode is None else first + decode
+    return {
+        "queue_time_ms": None if timing.queue_s is None else timing.queue_s * 1000,
+        "time_to_first_token_ms": None if first is None else first * 1000,
+        "generation_time_ms": None if decode is None else decode * 1000,
+        "mean_itl_ms": decode * 1000 / (tokens - 1) if decode is not None and tokens > 1 else None,
+        "tokens_per_second": tokens / whole if whole else None,
+    }

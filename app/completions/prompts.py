@@ -1,62 +1,42 @@
-"""Text or ids -> the encoder's ids, checked against the encoder's budget before the engine hears of them.
-
-Tokenising runs in threads of its own: a megabyte of text takes long enough to hold up every stream if it ran
-in the event loop, and the default pool is busy with other things while the engine loads.
-"""
+"""Text or ids -> the encoder's ids, checked against the encoder's budget before the engine hears of them."""
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from app.completions.protocol import CompletionRequest
 from app.engine import EngineFacts, InvalidRequest, Tokenizer
+from app.tokenizing import TokenizerPool
 
-_THREADS = 2
+SHORT = 4096
+"""Ids that are checked in the event loop; a longer list is a thread's work, as all text is."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderPrompt:
-    """One prompt: `ids` as the encoder gets them, `text` as echo returns it (None unless echo was asked
-    for)."""
+    """One prompt: `ids` as the encoder gets them, `text` as echo returns it (None unless echo was asked for)."""
 
     ids: list[int]
     text: str | None = None
 
 
-class Prompts:
-    """The tokenising pool of one server."""
+async def encoder_prompts(
+    request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts, pool: TokenizerPool
+) -> list[EncoderPrompt]:
+    """The request's prompts in order.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenize")
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    async def encode(self, tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-        """Ids of one text, off the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, tokenizer.encode, text, add_special_tokens)
-
-    async def of(
-        self, request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts
-    ) -> list[EncoderPrompt]:
-        """The request's prompts in order; InvalidRequest (param `prompt`) for one that the encoder cannot
-        take.
-        """
-        prompt = request.prompt
-        many = isinstance(prompt, list) and not isinstance(prompt[0], int)
-        items = prompt if many else [prompt]
-        loop = asyncio.get_running_loop()
-        if all(isinstance(item, list) and len(item) < 4096 for item in items) and not request.echo:
-            return [_prompt(item, request, tokenizer, facts) for item in items]
-        jobs = [loop.run_in_executor(self._pool, _prompt, item, request, tokenizer, facts) for item in items]
-        try:
-            return [await job for job in jobs]
-        finally:
-            for job in jobs:
-                job.cancel()
+    Raises:
+        InvalidRequest: the encoder cannot take one of them (param `prompt`).
+    """
+    items = request.prompts
+    if not request.echo and all(isinstance(item, list) and len(item) < SHORT for item in items):
+        return [_prompt(item, request, tokenizer, facts) for item in items]
+    jobs = [pool.submit(_prompt, item, request, tokenizer, facts) for item in items]
+    try:
+        return [await job for job in jobs]
+    finally:
+        for job in jobs:
+            job.cancel()
 
 
 def _prompt(
@@ -87,9 +67,8 @@ def _prompt(
 
 def _refuse_hopeless(text: str, request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts) -> None:
     """A text with more characters than the longest tokens could hold is refused without tokenising it."""
-    most = facts.max_encoder_len * tokenizer.max_chars_per_token
-    if request.truncate_prompt_tokens is None and len(text) > most:
-        at_least = -(-len(text) // tokenizer.max_chars_per_token)
+    at_least = -(-len(text) // tokenizer.max_chars_per_token)
+    if request.truncate_prompt_tokens is None and at_least > facts.max_encoder_len:
         raise InvalidRequest(
             f"prompt: {at_least} or more encoder tokens, above max_encoder_len {facts.max_encoder_len}",
             "prompt",

@@ -1,8 +1,7 @@
 """The request of `POST /v1/completions`: vLLM's own field names and defaults, checked field by field.
 
-What one field alone can decide is decided here; what depends on other fields or on the model is in `rules`.
-`REFUSED` names the fields of vLLM's request that this server does not serve, with the reason that the 400
-gives.
+What one field alone can decide is decided here; what depends on other fields or on the model is in `rules`. The
+descriptions are the only place where a field is explained: OpenAPI and docs/completions.md are made from them.
 """
 
 from __future__ import annotations
@@ -11,32 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from app.settings import Level
+
 MAX_N = 128
 MAX_PROMPTS = 1024
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
 INT64 = 2**63
 INT32_MAX = 2**31 - 1
-
-REFUSED: dict[str, str] = {
-    "ec_transfer_params": "there is no encoder cache to transfer from",
-    "kv_transfer_params": "there is no K/V transfer",
-    "length_penalty": "it belongs to beam search, which is not served",
-    "mm_payload": "the render endpoints are not served",
-    "priority": "requests are served first come, first served",
-    "prompt_embeds": "the encoder takes text or token ids",
-    "prompt_logprobs": "the prompt is the encoder's input, which has no probabilities",
-    "return_mm_kwargs": "the render endpoints are not served",
-    "return_token_offsets": "the render endpoints are not served",
-    "routed_experts_prompt_start": "the model has no experts",
-    "suffix": "the model does not fill in the middle",
-    "thinking_token_budget": "the model has no thinking phase",
-    "use_beam_search": "beam search is not served",
-    "vllm_xargs": "no extension reads it",
-    "watermarking": "no watermark is configured",
-}
-
-Prompt = str | list[int] | list[str] | list[list[int]]
 
 
 def _prompt(value: Any) -> Any:
@@ -130,93 +111,126 @@ class RepetitionDetection(Model):
 
 
 TokenIds = list[Annotated[int, Field(ge=0, le=INT32_MAX)]]
-PROMPT_SCHEMA = {
+
+_TEXT_SCHEMA: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS_SCHEMA: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+PROMPT_SCHEMA: dict[str, Any] = {
     "anyOf": [
-        {"type": "string", "minLength": 1},
-        {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_PROMPTS,
-            "items": {"type": "string", "minLength": 1},
-        },
-        {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
-        {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_PROMPTS,
-            "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
-        },
+        _TEXT_SCHEMA,
+        {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _TEXT_SCHEMA},
+        _IDS_SCHEMA,
+        {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _IDS_SCHEMA},
     ]
 }
+
+_REFUSAL = "400: "
+
+
+def _refused(default: Any, reason: str) -> Any:
+    """A field of vLLM's request that this server does not serve; the 400 gives the reason."""
+    return Field(default, description=_REFUSAL + reason)
 
 
 class CompletionRequest(Model):
     """A completion request. The prompt is the encoder's input, always; lengths are in tokens."""
 
-    model: str | None = None
-    prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT_SCHEMA)] = None
-    echo: bool | None = False
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    max_tokens: Annotated[int | None, _or(16)] = Field(16, ge=0, le=INT32_MAX)
-    n: Annotated[int, _or(1)] = Field(1, ge=1, le=MAX_N)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    seed: int | None = Field(None, ge=-INT64, le=INT64 - 1)
-    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field([], max_length=MAX_STOPS)
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    suffix: Any = None
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    user: str | None = None
-
-    top_k: int | None = Field(None, ge=-1, le=INT32_MAX)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
-    stop_token_ids: TokenIds | None = []
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    min_tokens: int = Field(0, ge=0, le=INT32_MAX)
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT64 - 1)
-    truncation_side: Literal["left", "right"] | None = None
-    allowed_token_ids: TokenIds | None = None
-    logprob_token_ids: TokenIds | None = None
-    bad_words: list[str] = Field([], max_length=1024)
-    add_special_tokens: bool = True
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    request_id: str | None = Field(None, pattern=r"^[!-~]{1,256}$")
-    session_id: str | None = Field(None, max_length=256)
-    return_tokens_as_token_ids: bool | None = None
-    return_token_ids: bool | None = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=128)
-    repetition_detection: RepetitionDetection | None = None
-    stream_interval: int | None = Field(None, ge=1, le=INT32_MAX)
-
-    use_beam_search: Any = False
-    watermarking: Any = None
-    length_penalty: Any = 1.0
-    prompt_logprobs: Any = None
-    prompt_embeds: Any = None
-    priority: Any = 0
-    routed_experts_prompt_start: Any = 0
-    return_token_offsets: Any = False
-    mm_payload: Any = "tensors"
-    return_mm_kwargs: Any = None
-    kv_transfer_params: Any = None
-    ec_transfer_params: Any = None
-    vllm_xargs: Any = None
-    thinking_token_budget: Any = None
-
-    best_of: int | None = Field(None, description="OpenAI's; served when it equals n.")
-    max_completion_tokens: int | None = Field(
-        None, ge=0, le=INT32_MAX, description="Alias of max_tokens, which wins when both are given."
+    model: str | None = Field(None, description="One of the ids of `/v1/models`; null: the first.")
+    prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT_SCHEMA)] = Field(
+        None, description="Text, token ids, or a list of up to 1024 of either; the encoder's input."
     )
-    request_metrics: Literal["none", "summary", "detailed"] | None = Field(
-        None, description="Overrules T5GEMMA_REQUEST_METRICS for this request."
+    echo: bool | None = Field(
+        False, description="The prompt before the text; not with `logprobs`; with `max_tokens: 0` alone."
+    )
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
+    logit_bias: dict[str, float] | None = Field(None, description="Refused with a draft.")
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="0 ... 20.")
+    max_tokens: Annotated[int | None, _or(16)] = Field(
+        16, ge=0, le=INT32_MAX, description="Cut to max_model_len - 1; 0 with `echo` only."
+    )
+    n: Annotated[int, _or(1)] = Field(1, ge=1, le=MAX_N, description="1 ... 128; 1 at temperature 0.")
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
+    seed: int | None = Field(None, ge=-INT64, le=INT64 - 1, description="64-bit integer.")
+    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
+        [], max_length=MAX_STOPS, description="Up to 64 strings; none is shown in the text."
+    )
+    stream: bool | None = Field(False, description="Server-sent events, then `data: [DONE]`.")
+    stream_options: StreamOptions | None = Field(
+        None, description="`include_usage`, `continuous_usage_stats`."
+    )
+    suffix: Any = _refused(None, "the model does not fill in the middle")
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="0 ... 2; default: the generation config's, else 1."
+    )
+    top_p: float | None = Field(None, gt=0, le=1, description="Above 0 ... 1.")
+    user: str | None = Field(None, description="Ignored.")
+
+    top_k: int | None = Field(None, ge=-1, le=INT32_MAX, description="0 or -1: all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="0 ... 1; refused with a draft.")
+    repetition_penalty: float | None = Field(None, gt=0, le=100, description="Above 0 ... 100.")
+    stop_token_ids: TokenIds | None = Field([], description="Below the vocabulary size.")
+    include_stop_str_in_output: bool = Field(False, description="Shows the stop string that ended the text.")
+    ignore_eos: bool = Field(False, description="EOS does not end the output.")
+    min_tokens: int = Field(0, ge=0, le=INT32_MAX, description="No end before so many; at most max_tokens.")
+    skip_special_tokens: bool = Field(True, description="Leaves special tokens out of the text.")
+    spaces_between_special_tokens: bool = Field(True, description="Puts spaces between special tokens.")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, le=INT64 - 1, description="-1: to max_encoder_len."
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="The side that is cut: `left` or `right`."
+    )
+    allowed_token_ids: TokenIds | None = Field(None, description="Below the vocabulary size, not empty.")
+    logprob_token_ids: TokenIds | None = Field(None, description="Needs `logprobs`; refused with a draft.")
+    bad_words: list[str] = Field([], max_length=1024, description="Up to 1024 strings.")
+    add_special_tokens: bool = Field(True, description="Puts BOS before a text; ids are used as given.")
+    response_format: ResponseFormat | None = Field(
+        None, description="`text`, `json_object`, `json_schema`, `structural_tag`."
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`."
+    )
+    request_id: str | None = Field(
+        None, pattern=r"^[!-~]{1,256}$", description="In the response's id; header `X-Request-Id` otherwise."
+    )
+    session_id: str | None = Field(None, max_length=256, description="Passed to the engine.")
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="`token_id:N` in place of token texts in `logprobs`."
+    )
+    return_token_ids: bool | None = Field(
+        None, description="Adds `prompt_token_ids` and `token_ids` to choices."
+    )
+    cache_salt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Accepted; no cache is shared between prompts in any case.",
+    )
+    repetition_detection: RepetitionDetection | None = Field(
+        None, description="Ends with `finish_reason: repetition`."
+    )
+    stream_interval: int | None = Field(None, ge=1, le=INT32_MAX, description="Tokens an event.")
+
+    use_beam_search: Any = _refused(False, "beam search is not served")
+    watermarking: Any = _refused(None, "no watermark is configured")
+    length_penalty: Any = _refused(1.0, "it belongs to beam search, which is not served")
+    prompt_logprobs: Any = _refused(None, "the prompt is the encoder's input, which has no probabilities")
+    prompt_embeds: Any = _refused(None, "the encoder takes text or token ids")
+    priority: Any = _refused(0, "requests are served first come, first served")
+    routed_experts_prompt_start: Any = _refused(0, "the model has no experts")
+    return_token_offsets: Any = _refused(False, "the render endpoints are not served")
+    mm_payload: Any = _refused("tensors", "the render endpoints are not served")
+    return_mm_kwargs: Any = _refused(None, "the render endpoints are not served")
+    kv_transfer_params: Any = _refused(None, "there is no K/V transfer")
+    ec_transfer_params: Any = _refused(None, "there is no encoder cache to transfer from")
+    vllm_xargs: Any = _refused(None, "no extension reads it")
+    thinking_token_budget: Any = _refused(None, "the model has no thinking phase")
+
+    best_of: int | None = Field(None, description="Must equal `n`.")
+    max_completion_tokens: int | None = Field(
+        None, ge=0, le=INT32_MAX, description="Alias of `max_tokens`, which wins."
+    )
+    request_metrics: Level | None = Field(
+        None, description="`none`, `summary` or `detailed`; default T5GEMMA_REQUEST_METRICS."
     )
 
     @property
@@ -228,9 +242,18 @@ class CompletionRequest(Model):
         return 16 if self.max_tokens is None else self.max_tokens
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        return tuple(self.stop or ())
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompt as a list of one or more."""
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if one else self.prompt
 
 
 OWN_FIELDS = {"best_of", "max_completion_tokens", "request_metrics"}
 """Fields of ours that vLLM's request does not have."""
+
+REFUSED: dict[str, str] = {
+    name: said.removeprefix(_REFUSAL)
+    for name, field in sorted(CompletionRequest.model_fields.items())
+    if (said := field.description or "").startswith(_REFUSAL)
+}
+"""Fields of vLLM's request that are not served -> the reason that the 400 gives, checked in this order."""

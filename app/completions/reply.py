@@ -1,11 +1,9 @@
-"""The response of `POST /v1/completions`: one set of models for the JSON body, the stream's chunks and
-OpenAPI.
-"""
+"""The response of `POST /v1/completions`: one set of models for the JSON body, the stream's chunks and OpenAPI."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel
@@ -19,9 +17,7 @@ LOWEST_LOGPROB = -9999.0
 
 
 class LogProbs(BaseModel):
-    """Parallel arrays, one entry a token; `text_offset` counts characters from the start of the choice's
-    text.
-    """
+    """Parallel arrays, one entry a token; `text_offset` counts characters from the start of the choice's text."""
 
     text_offset: list[int] = []
     token_logprobs: list[float | None] = []
@@ -89,12 +85,10 @@ def usage_of(prompt_tokens: int, completion_tokens: int, metrics: RequestMetrics
 class LogprobWriter:
     """Logprobs of one choice, call after call; keeps the text offset between chunks of a stream."""
 
-    def __init__(self, as_token_ids: bool, offset: int = 0) -> None:
+    def __init__(self, as_token_ids: bool) -> None:
         """`as_token_ids` writes `token_id:N` for tokens, for callers to whom a token's text is ambiguous."""
-        self._name: Callable[[int, str], str] = (
-            (lambda i, _: f"token_id:{i}") if as_token_ids else (lambda _, t: t)
-        )
-        self._offset = offset
+        self._as_token_ids = as_token_ids
+        self._offset = 0
 
     def write(self, tokens: Sequence[TokenLogprob]) -> LogProbs:
         """The arrays for these tokens."""
@@ -107,6 +101,9 @@ class LogprobWriter:
             out.top_logprobs.append(self._top(token))
             self._offset += len(name)
         return out
+
+    def _name(self, token_id: int, text: str) -> str:
+        return f"token_id:{token_id}" if self._as_token_ids else text
 
     def _top(self, token: TokenLogprob) -> dict[str, float]:
         entries: dict[str, float] = {}

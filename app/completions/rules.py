@@ -1,7 +1,6 @@
 """What one field alone cannot decide: refusals that depend on other fields, on the model or on the draft.
 
-Every rule runs before a header is sent and before anything reaches the engine, and every refusal names its
-field.
+Every rule runs before a header is sent and before anything reaches the engine, and every refusal names its field.
 """
 
 from __future__ import annotations
@@ -20,7 +19,11 @@ _named: set[str] = set()
 
 
 def check(request: CompletionRequest, facts: EngineFacts) -> None:
-    """InvalidRequest for the first rule that this request breaks."""
+    """The request can be served by an engine of these facts.
+
+    Raises:
+        InvalidRequest: the first rule that it breaks.
+    """
     _refused_fields(request)
     _sequences(request)
     _lengths(request, facts)
@@ -41,61 +44,49 @@ def _refused_fields(request: CompletionRequest) -> None:
             raise InvalidRequest(f"{name} is not supported: {reason}", name)
 
 
+def _refuse(name: str, wrong: bool, why: str) -> None:
+    if wrong:
+        raise InvalidRequest(why, name)
+
+
 def _sequences(request: CompletionRequest) -> None:
-    if request.prompt is None:
-        raise InvalidRequest("prompt: must be given", "prompt")
-    if request.best_of is not None and request.best_of != request.n:
-        raise InvalidRequest(
-            f"best_of {request.best_of} must equal n {request.n}: samples are not ranked", "best_of"
-        )
-    if request.n > 1 and request.temperature == 0:
-        raise InvalidRequest(f"n must be 1 when using greedy sampling, got {request.n}", "n")
-    if request.stream_options is not None and not request.stream:
-        raise InvalidRequest("stream_options can only be given with stream: true", "stream_options")
-    if request.echo and request.logprobs is not None:
-        raise InvalidRequest(
-            "echo with logprobs is not supported: the encoder's tokens have no logprobs", "echo"
-        )
-    if request.logprob_token_ids is not None and request.logprobs is None:
-        raise InvalidRequest("logprob_token_ids needs logprobs", "logprob_token_ids")
-    if request.logprob_token_ids == []:
-        raise InvalidRequest("logprob_token_ids must not be empty", "logprob_token_ids")
+    n, best = request.n, request.best_of
+    _refuse("prompt", request.prompt is None, "prompt: must be given")
+    _refuse("best_of", best not in (None, n), f"best_of {best} must equal n {n}: samples are not ranked")
+    greedy = request.temperature == 0
+    _refuse("n", n > 1 and greedy, f"n must be 1 when using greedy sampling, got {n}")
+    alone = request.stream_options is not None and not request.stream
+    _refuse("stream_options", alone, "stream_options can only be given with stream: true")
+    scored = bool(request.echo) and request.logprobs is not None
+    _refuse("echo", scored, "echo with logprobs is not supported: the encoder's tokens have no logprobs")
+    ids = request.logprob_token_ids
+    alone = ids is not None and request.logprobs is None
+    _refuse("logprob_token_ids", alone, "logprob_token_ids needs logprobs")
+    _refuse("logprob_token_ids", ids == [], "logprob_token_ids must not be empty")
 
 
 def _lengths(request: CompletionRequest, facts: EngineFacts) -> None:
-    limit = request.output_limit
-    if limit == 0 and not request.echo:
-        raise InvalidRequest("max_tokens must be at least 1, or 0 with echo", "max_tokens")
-    if request.min_tokens > limit:
-        raise InvalidRequest(f"min_tokens {request.min_tokens} is above max_tokens {limit}", "min_tokens")
-    if request.min_tokens > facts.max_model_len - 1:
-        raise InvalidRequest(
-            f"min_tokens {request.min_tokens} + 1 start token is above max_model_len {facts.max_model_len}",
-            "min_tokens",
-        )
-    kept = request.truncate_prompt_tokens
-    if kept == 0:
-        raise InvalidRequest("truncate_prompt_tokens 0 would leave an empty prompt", "truncate_prompt_tokens")
-    if kept is not None and kept > facts.max_encoder_len:
-        raise InvalidRequest(
-            f"truncate_prompt_tokens {kept} is above max_encoder_len {facts.max_encoder_len}",
-            "truncate_prompt_tokens",
-        )
+    limit, least, kept = request.output_limit, request.min_tokens, request.truncate_prompt_tokens
+    longest, widest = facts.max_model_len, facts.max_encoder_len
+    _refuse("max_tokens", limit == 0 and not request.echo, "max_tokens must be at least 1, or 0 with echo")
+    _refuse("min_tokens", least > limit, f"min_tokens {least} is above max_tokens {limit}")
+    above = f"min_tokens {least} + 1 start token is above max_model_len {longest}"
+    _refuse("min_tokens", least + 1 > longest, above)
+    name = "truncate_prompt_tokens"
+    _refuse(name, kept == 0, f"{name} 0 would leave an empty prompt")
+    _refuse(name, kept is not None and kept > widest, f"{name} {kept} is above max_encoder_len {widest}")
 
 
 def _vocabulary(request: CompletionRequest, vocab_size: int) -> None:
     _within("stop_token_ids", request.stop_token_ids or (), vocab_size)
     _within("logprob_token_ids", request.logprob_token_ids or (), vocab_size)
-    if request.allowed_token_ids is not None:
-        if not request.allowed_token_ids:
-            raise InvalidRequest("allowed_token_ids must not be empty", "allowed_token_ids")
-        _within("allowed_token_ids", request.allowed_token_ids, vocab_size)
-    if request.logit_bias:
-        for key in request.logit_bias:
-            # Bounded, since int() refuses thousands of digits, zeros in front too.
-            if not (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS):
-                raise InvalidRequest(f"logit_bias: {key[:32]!r} is no token id", "logit_bias")
-        _within("logit_bias", map(int, request.logit_bias), vocab_size)
+    _refuse("allowed_token_ids", request.allowed_token_ids == [], "allowed_token_ids must not be empty")
+    _within("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
+    for key in request.logit_bias or ():
+        # Bounded, since int() refuses thousands of digits, zeros in front too.
+        readable = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
+        _refuse("logit_bias", not readable, f"logit_bias: {key[:32]!r} is no token id")
+    _within("logit_bias", map(int, request.logit_bias or ()), vocab_size)
 
 
 def _within(name: str, ids: Iterable[int], vocab_size: int) -> None:
@@ -105,29 +96,20 @@ def _within(name: str, ids: Iterable[int], vocab_size: int) -> None:
 
 
 def _with_draft(request: CompletionRequest) -> None:
-    if request.logit_bias:
-        raise InvalidRequest("logit_bias is not supported with speculative decoding", "logit_bias")
-    if request.min_p:
-        raise InvalidRequest("min_p is not supported with speculative decoding", "min_p")
-    if request.logprob_token_ids:
-        # vLLM's rejection sampler returns nothing for them.
-        raise InvalidRequest(
-            "logprob_token_ids is not supported with speculative decoding", "logprob_token_ids"
-        )
+    # For logprob_token_ids vLLM's rejection sampler returns nothing.
+    for name in ("logit_bias", "min_p", "logprob_token_ids"):
+        _refuse(name, bool(getattr(request, name)), f"{name} is not supported with speculative decoding")
 
 
 def _texts(request: CompletionRequest) -> None:
-    if "" in request.stops:
-        raise InvalidRequest("stop cannot contain an empty string", "stop")
-    if "" in request.bad_words:
-        raise InvalidRequest("bad_words cannot contain an empty string", "bad_words")
-    found = request.repetition_detection
-    if found is not None and found.max_pattern_size > 0 and found.min_count < 2:
-        raise InvalidRequest("repetition_detection.min_count must be at least 2", "repetition_detection")
-    if found is not None and found.min_pattern_size > found.max_pattern_size:
-        raise InvalidRequest(
-            "repetition_detection.min_pattern_size is above max_pattern_size", "repetition_detection"
-        )
+    for name in ("stop", "bad_words"):
+        _refuse(name, "" in (getattr(request, name) or ()), f"{name} cannot contain an empty string")
+    name, found = "repetition_detection", request.repetition_detection
+    if found is not None:
+        few = found.max_pattern_size > 0 and found.min_count < 2
+        _refuse(name, few, f"{name}.min_count must be at least 2")
+        swapped = found.min_pattern_size > found.max_pattern_size
+        _refuse(name, swapped, f"{name}.min_pattern_size is above max_pattern_size")
 
 
 def _note_unknown(request: CompletionRequest) -> None:

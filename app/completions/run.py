@@ -1,5 +1,4 @@
-"""One request on the engine: its prompts side by side, their steps in one stream, each sample under its
-choice index.
+"""One request on the engine: its prompts side by side, their steps in one stream, each sample under its choice index.
 
 Choice `prompt * n + sample` is the order that OpenAI's answer has. Nothing here knows JSON or HTTP.
 """
@@ -7,28 +6,37 @@ Choice `prompt * n + sample` is the order that OpenAI's answer has. Nothing here
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from app.completions.prompts import EncoderPrompt
-from app.engine import Engine, EngineFailure, GenerateRequest, InvalidRequest, Sampling, Step
+from app.engine import Engine, EngineFailure, GenerateRequest, InvalidRequest, Sample, Sampling, Step
 
 Steps = AsyncGenerator[tuple[int, Step], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A checked completion request, ready for the engine. `id` is the response's, `key` unique in the
-    process.
+    """A checked completion request, ready for the engine. `id`, `model` and `created` (Unix time, seconds) are the
+    response's; `key` is unique in the process.
     """
 
     id: str
-    key: str
+    model: str
+    created: int
     prompts: Sequence[EncoderPrompt]
     sampling: Sampling
     stream: bool
     session_id: str | None = None
+    key: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What the body, or every chunk of the stream, begins with."""
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
 
     @property
     def choices(self) -> int:
@@ -42,16 +50,25 @@ class Job:
 
 @asynccontextmanager
 async def steps_of(engine: Engine, job: Job) -> AsyncIterator[Steps]:
-    """The job's steps as `(prompt index, step)`; leaving the block aborts whatever still runs."""
-    streams = [
-        engine.generate(
+    """The job's steps as `(prompt index, step)`; leaving the block aborts whatever still runs. With nothing to generate
+    (echo at max_tokens 0) the engine is not asked.
+    """
+    if job.sampling.max_tokens == 0:
+        source = _ended(job)
+    else:
+        requests = [
             GenerateRequest(f"{job.key}-{i}", prompt.ids, job.sampling, job.stream, job.session_id)
-        )
-        for i, prompt in enumerate(job.prompts)
-    ]
-    source = _single(streams[0], job.sampling) if len(streams) == 1 else _merged(streams, job.sampling)
+            for i, prompt in enumerate(job.prompts)
+        ]
+        streams = [engine.generate(request) for request in requests]
+        source = _single(streams[0], job.sampling) if len(streams) == 1 else _merged(streams, job.sampling)
     async with aclosing(source):
         yield source
+
+
+async def _ended(job: Job) -> Steps:
+    for prompt in range(len(job.prompts)):
+        yield prompt, Step([Sample(i, "", (), finish_reason="length") for i in range(job.sampling.n)], True)
 
 
 async def _single(stream: AsyncGenerator[Step, None], sampling: Sampling) -> Steps:
@@ -61,9 +78,7 @@ async def _single(stream: AsyncGenerator[Step, None], sampling: Sampling) -> Ste
 
 
 async def _merged(streams: list[AsyncGenerator[Step, None]], sampling: Sampling) -> Steps:
-    """Bounded, so that a slow reader slows the pumps and the engine merges steps instead of piling them up
-    here.
-    """
+    """Bounded, so that a slow reader slows the pumps and the engine merges steps instead of piling them up here."""
     queue: asyncio.Queue[tuple[int, Step | BaseException | None]] = asyncio.Queue(maxsize=len(streams))
 
     async def pump(index: int, stream: AsyncGenerator[Step, None]) -> None:
@@ -95,7 +110,7 @@ async def _merged(streams: list[AsyncGenerator[Step, None]], sampling: Sampling)
 def _sound(step: Step, sampling: Sampling) -> Step:
     for sample in step.samples:
         if sample.finish_reason == "error":
-            if sampling.structured is not None:
+            if sampling.structured_outputs is not None:
                 # What vLLM's checks at the door let through and its compiler or matcher then refuses.
                 raise InvalidRequest(
                     "the engine cannot compile or follow this constraint", "structured_outputs"

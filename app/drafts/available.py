@@ -1,6 +1,4 @@
-"""Which other drafts could be served: the sub-folders of the checkpoints folder, each with its facts or its
-fault.
-"""
+"""Which other drafts could be served: the sub-folders of the checkpoints folder, each with its facts or its fault."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from plugin.drafts.checkpoint import CheckpointError, read_draft
 
 
 class Available(BaseModel):
-    """A draft checkpoint on disk. `problem` says in one line why it cannot be served; then the facts are
-    null.
-    """
+    """A draft checkpoint on disk. `problem` says in one line why it cannot be served; then the facts are null."""
 
     name: str
     path: str

@@ -1,7 +1,7 @@
 """The ledger and the identity as Prometheus metrics named `t5gemma_*`, computed at scrape time.
 
-Nothing here is called `vllm:*`: the engine's own counters stay untouched beside these, since tools scrape
-them by prefix. Without traffic a gauge is NaN, which Prometheus draws as a gap rather than as a rate of zero.
+Nothing here is called `vllm:*`: the engine's own counters stay untouched beside these, since tools scrape them by
+prefix. Without traffic a gauge is NaN, which Prometheus draws as a gap rather than as a rate of zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.drafts.ledger import Counts, Ledger
 
 
 class DraftCollector(Collector):
-    """Collects for one server; `phase` and `in_flight` are asked at scrape time."""
+    """Collects for one server; `ready` and `in_flight` (sequences) are asked at scrape time."""
 
     def __init__(
         self, identity: Identity, ledger: Ledger, ready: Callable[[], bool], in_flight: Callable[[], int]
@@ -36,14 +36,14 @@ class DraftCollector(Collector):
             yield from self._rates({"lifetime": self._ledger.lifetime(), "window": self._ledger.window()})
 
     def _info(self) -> Metric:
-        one = self._identity
+        one, draft = self._identity, self._identity.draft
         labels = {
             "model_name": one.model_name,
             "verifier": one.verifier.name,
-            "draft": one.draft or "none",
-            "family": one.family or "none",
+            "draft": draft.name if draft else "none",
+            "family": draft.family if draft else "none",
             "k": str(one.k or 0),
-            "block_size": str(one.block_size or 0),
+            "block_size": str(draft.block_size if draft else 0),
         }
         return InfoMetricFamily("t5gemma_draft", "What is loaded", labels)
 
@@ -56,21 +56,16 @@ class DraftCollector(Collector):
             yield CounterMetricFamily(name, f"{text} since the server started", value)
 
     def _rates(self, spans: dict[str, Counts]) -> Iterator[Metric]:
-        rate = GaugeMetricFamily(
-            "t5gemma_draft_acceptance_rate", "Accepted / draft tokens", labels=["window"]
-        )
-        length = GaugeMetricFamily(
-            "t5gemma_draft_mean_acceptance_length", "1 + accepted / drafts", labels=["window"]
-        )
-        position = GaugeMetricFamily(
-            "t5gemma_draft_position_acceptance_rate",
-            "Accepted at the position / drafts",
-            labels=["window", "position"],
-        )
-        conditional = GaugeMetricFamily(
-            "t5gemma_draft_position_conditional_acceptance_rate",
+        def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"t5gemma_draft_{name}", text, labels=["window", *labels])
+
+        rate = gauge("acceptance_rate", "Accepted / draft tokens")
+        length = gauge("mean_acceptance_length", "1 + accepted / drafts")
+        position = gauge("position_acceptance_rate", "Accepted at the position / drafts", "position")
+        conditional = gauge(
+            "position_conditional_acceptance_rate",
             "Accepted at the position / drafts that reached it",
-            labels=["window", "position"],
+            "position",
         )
         for window, counts in spans.items():
             rate.add_metric([window], _number(counts.acceptance_rate))

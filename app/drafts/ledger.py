@@ -1,8 +1,7 @@
-"""Acceptance arithmetic: the draft's counters since start and in a sliding window, as integers until the last
-moment.
+"""Acceptance arithmetic: the draft's counters since start and in a sliding window, as integers until the last moment.
 
-Fed by the engine's stat logger once a step. Rates are ratios of sums, never means of ratios, and `None`
-without traffic. It outlives the engine: counters of `/metrics` start anew with an engine, these do not.
+Fed by the engine's stat logger once a step. Rates are ratios of sums, never means of ratios, and `None` without
+traffic. It outlives the engine: counters of `/metrics` start anew with an engine, these do not.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ BUCKETS = 60
 
 @dataclass(slots=True)
 class Counts:
-    """Sums over draft steps. `proposed[i]` and `accepted[i]` count draft tokens at position i of the
-    block."""
+    """Sums over draft steps. `proposed[i]` and `accepted[i]` count draft tokens at position i of the block."""
 
     k: int
     drafts: int = 0

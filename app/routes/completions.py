@@ -8,19 +8,8 @@ from app.completions import rules
 from app.completions.answer import Answer
 from app.completions.protocol import CompletionRequest
 from app.completions.reply import Completion
-from app.errors import (
-    ApiError,
-    BadRequest,
-    BodyTooLarge,
-    Deadline,
-    Loading,
-    NotFound,
-    NotJson,
-    NotOffered,
-    Unauthorized,
-    documented,
-)
-from app.routes.parts import Server, body_schema, check_model, read
+from app.errors import BodyTooLarge, NotOffered, Unauthorized, documented
+from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 
 router = APIRouter(tags=["completions"])
 
@@ -35,15 +24,15 @@ router = APIRouter(tags=["completions"])
             "description": "The completion; with stream: true, events with chunks of the same form.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
-        **documented(BadRequest, Unauthorized, NotFound, BodyTooLarge, NotJson, ApiError, Loading, Deadline),
+        **BODY_ERRORS,
     },
 )
-async def create_completion(request: Request, server: Server) -> Response:
+async def create_completion(request: Request, gateway: ThisGateway) -> Response:
     """Text for each prompt; the prompt is the encoder's input."""
-    engine, body = await read(request, server, CompletionRequest)
-    check_model(server, body.model)
+    engine, body = await read(request, gateway, CompletionRequest)
+    check_model(gateway, body.model)
     rules.check(body, engine.facts)
-    return Answer(server, engine, body, body.request_id or request.state.request_id)
+    return Answer(gateway, engine, body, body.request_id or request.state.request_id)
 
 
 @router.post("/v1/chat/completions", responses=documented(Unauthorized, BodyTooLarge, NotOffered))

@@ -10,14 +10,13 @@ from pydantic import BaseModel
 
 from app.drafts.available import available
 from app.errors import Unauthorized, documented
-from app.routes.parts import Server
+from app.routes.parts import ThisGateway
 
 router = APIRouter(tags=["drafts"])
 
 
 class Position(BaseModel):
-    """One position of the block, from 0. `rate` = accepted / drafts, `conditional_rate` = accepted /
-    reached."""
+    """One position of the block, from 0. `rate` = accepted / drafts, `conditional_rate` = accepted / reached."""
 
     position: int
     proposed: int
@@ -42,9 +41,7 @@ class Window(Acceptance):
 
 
 class Stats(BaseModel):
-    """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts
-    0.
-    """
+    """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts 0."""
 
     family: str | None
     k: int | None
@@ -53,23 +50,23 @@ class Stats(BaseModel):
 
 
 @router.get("/drafts", responses=documented(Unauthorized))
-async def get_drafts(server: Server) -> dict[str, Any]:
+async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
     """The loaded draft and verifier (without a draft the draft's fields are null), and the drafts found in
     T5GEMMA_CHECKPOINTS_DIR. `dtype` is what was asked for until the engine, once loaded, says what it runs in.
     """
-    folder = server.settings.checkpoints_dir
+    folder = gateway.settings.checkpoints_dir
     others = await asyncio.to_thread(available, folder) if folder is not None else []
-    told = {**server.identity.to_json(), "available": [other.model_dump() for other in others]}
-    return told if server.facts is None else {**told, "dtype": server.facts.dtype}
+    loaded = {**gateway.identity.to_json(), "available": [other.model_dump() for other in others]}
+    return loaded if gateway.facts is None else {**loaded, "dtype": gateway.facts.dtype}
 
 
 @router.get("/drafts/stats", responses=documented(Unauthorized))
-async def get_stats(server: Server) -> Stats:
+async def get_stats(gateway: ThisGateway) -> Stats:
     """Acceptance of the draft."""
-    ledger = server.ledger
+    identity, ledger = gateway.identity, gateway.ledger
     return Stats(
-        family=server.identity.family,
-        k=server.identity.k,
+        family=identity.draft.family if identity.draft else None,
+        k=identity.k,
         lifetime=Acceptance.model_validate(ledger.lifetime().to_json()),
         window=Window.model_validate({**ledger.window().to_json(), "seconds": ledger.window_s}),
     )

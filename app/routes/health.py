@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
 from app.errors import Loading
-from app.routes.parts import Server
+from app.routes.parts import ThisGateway
 
 router = APIRouter(tags=["operations"])
 
@@ -24,15 +24,15 @@ class Status(BaseModel):
     seconds: float
 
 
-def _status(server: Server, good: bool, response: Response) -> Status:
+def _status(gateway: ThisGateway, good: bool, response: Response) -> Status:
     if not good:
         response.status_code = 503
         response.headers.update(Loading.headers)
     return Status(
         status="ok" if good else "unavailable",
-        phase=server.phase,
-        stage=server.stage,
-        seconds=round(time.monotonic() - server.began, 1),
+        phase=gateway.phase,
+        stage=gateway.stage,
+        seconds=round(time.monotonic() - gateway.began, 1),
     )
 
 
@@ -40,15 +40,15 @@ _503: dict[int | str, dict[str, Any]] = {503: {"model": Status, "description": "
 
 
 @router.get("/health", responses=_503)
-async def health(server: Server, response: Response) -> Status:
+async def health(gateway: ThisGateway, response: Response) -> Status:
     """200 while the process is worth keeping, loading included; 503 once the engine is lost."""
-    return _status(server, not server.broken, response)
+    return _status(gateway, not gateway.broken, response)
 
 
 @router.get("/ready", responses=_503)
-async def ready(server: Server, response: Response) -> Status:
+async def ready(gateway: ThisGateway, response: Response) -> Status:
     """200 while completions are served; 503 while loading, draining or broken."""
-    return _status(server, server.phase == "ready", response)
+    return _status(gateway, gateway.phase == "ready", response)
 
 
 @router.get("/metrics/", include_in_schema=False)

@@ -9,16 +9,14 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from app.errors import NotFound, Unauthorized, documented
-from app.routes.parts import Server
+from app.routes.parts import ThisGateway
 
 router = APIRouter(tags=["models"])
 _CREATED = int(time.time())
 
 
 class Model(BaseModel):
-    """One served name. `max_model_len` bounds the decoder (1 start token + output), `max_encoder_len` the
-    prompt.
-    """
+    """One served name. `max_model_len` bounds the decoder (1 start token + output), `max_encoder_len` the prompt."""
 
     id: str
     object: str = "model"
@@ -41,8 +39,8 @@ class Version(BaseModel):
     vllm: str | None
 
 
-def _models(server: Server) -> list[Model]:
-    one = server.identity
+def _models(gateway: ThisGateway) -> list[Model]:
+    one = gateway.identity
     return [
         Model(
             id=name,
@@ -56,15 +54,15 @@ def _models(server: Server) -> list[Model]:
 
 
 @router.get("/v1/models", responses=documented(Unauthorized))
-async def list_models(server: Server) -> ModelList:
+async def list_models(gateway: ThisGateway) -> ModelList:
     """Every id that a request may name."""
-    return ModelList(data=_models(server))
+    return ModelList(data=_models(gateway))
 
 
 @router.get("/v1/models/{model:path}", responses=documented(Unauthorized, NotFound))
-async def get_model(model: str, server: Server) -> Model:
+async def get_model(model: str, gateway: ThisGateway) -> Model:
     """One of them."""
-    for found in _models(server):
+    for found in _models(gateway):
         if found.id == model:
             return found
     raise NotFound(f"the model {model[:256]!r} does not exist", "model")

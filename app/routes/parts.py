@@ -1,5 +1,4 @@
-"""What the routers share: the server behind a request, a JSON body checked by a model, the model id it
-names."""
+"""What the routers share: the gateway behind a request, a JSON body checked by a model, the model id it names."""
 
 from __future__ import annotations
 
@@ -10,7 +9,18 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from app.engine import Engine
-from app.errors import ClientGone, NotFound, NotJson
+from app.errors import (
+    ApiError,
+    BadRequest,
+    BodyTooLarge,
+    ClientGone,
+    Deadline,
+    Loading,
+    NotFound,
+    NotJson,
+    Unauthorized,
+    documented,
+)
 from app.gateway import Gateway
 from app.scope import RequestScope
 
@@ -21,15 +31,20 @@ def _gateway(request: Request) -> Gateway:
     return cast(Gateway, request.app.state.gateway)
 
 
-Server = Annotated[Gateway, Depends(_gateway)]
+ThisGateway = Annotated[Gateway, Depends(_gateway)]
+
+BODY_ERRORS = documented(
+    BadRequest, Unauthorized, NotFound, BodyTooLarge, NotJson, ApiError, Loading, Deadline
+)
+"""`responses=` of a route that reads its body with `read` and asks the engine."""
 
 
-async def read(request: Request, server: Gateway, model: type[Body]) -> tuple[Engine, Body]:
+async def read(request: Request, gateway: Gateway, model: type[Body]) -> tuple[Engine, Body]:
     """The engine, and the body as `model`, parsed and checked in one pass.
 
-    FastAPI's own body parameter would parse twice, answer 422, and take NaN for a number. A client may send
-    half a body and stall, so reading has the request's deadline and ends with the server; the engine is asked
-    for again afterwards, since it may be gone by then.
+    FastAPI's own body parameter would parse twice, answer 422, and take NaN for a number. A client may send half a body
+    and stall, so reading has the request's deadline and ends with the server; the engine is asked for again afterwards,
+    since it may be gone by then.
 
     Raises:
         NotJson: another content type than JSON's.
@@ -37,16 +52,16 @@ async def read(request: Request, server: Gateway, model: type[Body]) -> tuple[En
         Loading, ShuttingDown, Dead: no engine to serve with.
         ClientGone: the client left before its end.
     """
-    server.engine()
+    gateway.engine()
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise NotJson(f"Content-Type must be application/json, got {kind[:64]!r}")
-    async with RequestScope(None, server.settings.request_timeout_s, server.running):
+    async with RequestScope(None, gateway.settings.request_timeout_s, gateway.running):
         try:
             raw = await request.body()
         except ClientDisconnect:
             raise ClientGone("the client closed the connection") from None
-    return server.engine(), model.model_validate_json(raw)
+    return gateway.engine(), model.model_validate_json(raw)
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -55,8 +70,12 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
 
 
-def check_model(server: Gateway, model: str | None) -> None:
-    """NotFound (param `model`) unless the name is one of the served ones; null means the first."""
-    names = server.identity.served_model_names
+def check_model(gateway: Gateway, model: str | None) -> None:
+    """The name is one of the served ones; null means the first.
+
+    Raises:
+        NotFound: it is not (param `model`).
+    """
+    names = gateway.identity.served_model_names
     if model is not None and model not in names:
         raise NotFound(f"the model {model[:256]!r} does not exist; served: {', '.join(names)}", "model")

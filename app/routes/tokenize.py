@@ -7,21 +7,9 @@ from pydantic import Field
 
 from app.completions.protocol import Model, TokenIds
 from app.engine import InvalidRequest
-from app.errors import (
-    ApiError,
-    BadRequest,
-    BodyTooLarge,
-    Deadline,
-    Loading,
-    NotFound,
-    NotJson,
-    Unauthorized,
-    documented,
-)
-from app.routes.parts import Server, body_schema, check_model, read
+from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 
 router = APIRouter(tags=["tokenizer"])
-_ERRORS = documented(BadRequest, Unauthorized, NotFound, BodyTooLarge, NotJson, ApiError, Loading, Deadline)
 
 
 class TokenizeRequest(Model):
@@ -50,12 +38,12 @@ class DetokenizeReply(Model):
     prompt: str
 
 
-@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest), responses=_ERRORS)
-async def tokenize(request: Request, server: Server) -> TokenizeReply:
+@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest), responses=BODY_ERRORS)
+async def tokenize(request: Request, gateway: ThisGateway) -> TokenizeReply:
     """Ids of a text."""
-    engine, body = await read(request, server, TokenizeRequest)
-    check_model(server, body.model)
-    ids = await server.prompts.encode(engine.tokenizer, body.prompt, body.add_special_tokens)
+    engine, body = await read(request, gateway, TokenizeRequest)
+    check_model(gateway, body.model)
+    ids = await gateway.tokenizing.submit(engine.tokenizer.encode, body.prompt, body.add_special_tokens)
     return TokenizeReply(
         count=len(ids),
         max_model_len=engine.facts.max_model_len,
@@ -65,11 +53,11 @@ async def tokenize(request: Request, server: Server) -> TokenizeReply:
     )
 
 
-@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=_ERRORS)
-async def detokenize(request: Request, server: Server) -> DetokenizeReply:
+@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=BODY_ERRORS)
+async def detokenize(request: Request, gateway: ThisGateway) -> DetokenizeReply:
     """The text of ids, special tokens included."""
-    engine, body = await read(request, server, DetokenizeRequest)
-    check_model(server, body.model)
+    engine, body = await read(request, gateway, DetokenizeRequest)
+    check_model(gateway, body.model)
     size = engine.facts.vocab_size
     if body.tokens and max(body.tokens) >= size:
         raise InvalidRequest(f"tokens: {max(body.tokens)} is not below the vocabulary size {size}", "tokens")

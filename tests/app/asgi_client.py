@@ -9,8 +9,8 @@ from typing import Any
 
 
 class Connection:
-    """`POST` of a JSON body, started at once. `reads` messages are taken, then the socket blocks; None: all
-    are. With `stalls` only half of the body is sent until `send_rest`.
+    """`POST` of a JSON body, started at once. `reads` messages are taken, then the socket blocks; None: all are. With
+    `stalls` only half of the body is sent until `send_rest`.
     """
 
     def __init__(

@@ -12,10 +12,9 @@ import pytest
 from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
-from app.drafts.identity import Identity
+from app.engine import EnginePlan
 from app.environment import load_settings
 from app.factory import create_app
-from app.gateway import EnginePlan
 from plugin.drafts.facts import Checkpoints, DraftFacts, VerifierFacts
 from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
 from tests.app.fake_engine import VOCAB, FakeEngine
@@ -80,7 +79,7 @@ def build(engine: FakeEngine, **settings: Any) -> FastAPI:
         engine.ledger = plan.ledger
         return engine
 
-    return create_app(chosen, checkpoints, Identity.of(checkpoints, chosen), factory)
+    return create_app(chosen, checkpoints, factory)
 
 
 @asynccontextmanager

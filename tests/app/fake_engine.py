@@ -1,9 +1,7 @@
-"""An engine port in memory: bytes are tokens, the output is a script, and time passes only when a test says
-so.
+"""An engine port in memory: bytes are tokens, the output is a script, and time passes only when a test says so.
 
-It keeps vLLM's manners that the gateway relies on: deltas when streaming and one whole output when not, a
-stop string that is never shown, characters that are held back until their last byte, and an abort when its
-generator is closed.
+It keeps vLLM's manners that the gateway relies on: deltas when streaming and one whole output when not, a stop string
+that is never shown, characters that are held back until their last byte, and an abort when its generator is closed.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from app.engine import (
     EngineFacts,
     GenerateRequest,
     InvalidRequest,
+    RequestTiming,
     Sample,
     SpecMetrics,
     Step,
-    Timing,
     TokenLogprob,
 )
 
@@ -83,7 +81,7 @@ class FakeEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32", "fake")
+        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32")
 
     async def check_health(self) -> None:
         if self.dead:
@@ -118,9 +116,9 @@ class FakeEngine:
                 self.step_times.append(time.monotonic())
                 ended = all(s.reason is not None for s in sequences)
                 if request.stream:
-                    yield Step(samples, ended, Timing(0.001, 0.002, 0.01) if ended else None)
+                    yield Step(samples, ended, RequestTiming(0.001, 0.002, 0.01) if ended else None)
             if not request.stream:
-                yield Step([s.whole() for s in sequences], True, Timing(0.001, 0.002, 0.01))
+                yield Step([s.whole() for s in sequences], True, RequestTiming(0.001, 0.002, 0.01))
             finished = True
         finally:
             self.running.discard(request.id)

@@ -1,7 +1,7 @@
 """`uvicorn tests.app.fake_server:app`: the gateway over a fake engine, in a process of its own.
 
-FAKE holds the engine's fields as JSON; `load_s` delays its start, `fail_start` makes it fail, `die_after_s`
-kills it, `child` starts a child process with it, as a real engine has.
+FAKE holds the engine's fields as JSON; `load_s` delays its start, `fail_start` makes it fail, `die_after_s` kills it,
+`child` starts a child process with it, as a real engine has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from tests.app.conftest import build
 from tests.app.fake_engine import FakeEngine, tokens
 

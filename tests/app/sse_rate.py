@@ -2,8 +2,8 @@
 
     python -m tests.app.sse_rate [--streams 32] [--events 2000]
 
-The server runs in a process of its own and the rate counts that process's CPU time, so a slow client does not
-count against it.
+The server runs in a process of its own and the rate counts that process's CPU time, so a slow client does
+not count against it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_serve(served: dict[str, Any]) -> None:
-    """D13: a path with spaces and umlauts through the command line."""
+    """A path with spaces and umlauts through the command line (D13)."""
     place = "/tmp/my drafts/über (1)/dflash"
     cli.main(["serve", "--port", "9", "--draft", place, "--max-model-len", "64", "--enforce-eager", "true"])
     assert (served["application"], served["port"], served["host"]) == ("app:main", 9, "127.0.0.1")

@@ -9,8 +9,8 @@ import pytest
 
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
+from app.engine import EnginePlan
 from app.engine_arguments import cpu_cache_bytes, dtype, engine_arguments
-from app.gateway import EnginePlan
 from app.settings import Settings
 from plugin.drafts.facts import Checkpoints
 from tests.app.conftest import DRAFT, VERIFIER
@@ -19,14 +19,13 @@ from tests.app.conftest import DRAFT, VERIFIER
 def arguments(k: int | None = 7, on_cpu: bool = True, **settings: Any) -> dict[str, Any]:
     chosen = Settings(**settings)
     checkpoints = Checkpoints(VERIFIER, DRAFT if k else None, k)
-    plan = EnginePlan(
-        chosen, checkpoints, Identity.of(checkpoints, chosen), Ledger(k or 0, 60), lambda *_: None
-    )
+    identity = Identity.of(checkpoints, chosen)
+    plan = EnginePlan(chosen, identity, Ledger(k or 0, 60), lambda *_: None)
     return engine_arguments(plan, checkpoints, on_cpu)
 
 
 def test_draft_tokens() -> None:
-    """B27: K reaches the engine, for every family by the same method."""
+    """K reaches the engine, for every family by the same method (B27)."""
     given = arguments(3)["speculative_config"]
     assert given["num_speculative_tokens"] == 3
     assert (given["method"], given["model"]) == ("dflash", "demo")

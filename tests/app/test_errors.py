@@ -23,7 +23,7 @@ CASES: list[tuple[str, str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("method", "path", "more", "status"), CASES)
 async def test_envelope(method: str, path: str, more: dict[str, Any], status: int) -> None:
-    """A38"""
+    """Every error has the one shape, and tells nothing of the inside (A38)."""
     async with served(FakeEngine(fail_after=0)) as client:
         reply = await client.request(method, path, **more)
         body = reply.json()

@@ -1,4 +1,4 @@
-"""How a start that fails is told."""
+"""How a start is logged: the settings it has, and why it failed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,26 @@ from typing import Any, Self
 import pytest
 from pydantic import BaseModel, model_validator
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from app.logs import JsonLines
 from app.settings import SettingsError
 from tests.app.conftest import build, ready
 from tests.app.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_settings_are_logged_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line at start has the settings in use, defaults included; of keys only how many there are."""
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
+    async with ready(build(FakeEngine(), max_model_len=99, api_keys="sk-one,sk-two")):
+        pass
+    (line,) = [line for line in lines if line.startswith("settings: ")]
+    assert "T5GEMMA_MAX_MODEL_LEN=99" in line and "T5GEMMA_MAX_NUM_SEQS=4" in line
+    assert "sk-" not in line and line.count("**********") == 2
+    assert "T5GEMMA_DRAFT" not in line
 
 
 class Scheduler(BaseModel):
@@ -59,7 +72,7 @@ def _unforeseen() -> None:
     ],
 )
 async def test_failed_start(fails: Any, failure: str, traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C08: one line has the reason with its numbers; only what nobody foresaw has a traceback, in JSON too."""
+    """One line has the reason with its numbers; only what nobody foresaw has a traceback, in JSON too (C08)."""
     lines: list[str] = []
     monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(JsonLines().format(record)))

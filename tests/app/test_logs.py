@@ -29,7 +29,7 @@ async def ask(engine: FakeEngine, **settings: Any) -> str:
 
 
 async def test_no_prompt_in_log_or_metrics(caplog: pytest.LogCaptureFixture) -> None:
-    """E16"""
+    """Neither an answered nor a failed request leaves its prompt behind (E16)."""
     caplog.set_level(logging.DEBUG)
     metrics = await ask(FakeEngine())
     lines = "\n".join(f"{record.getMessage()} {record.exc_text or ''}" for record in caplog.records)
@@ -40,7 +40,7 @@ async def test_no_prompt_in_log_or_metrics(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_prompts_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """E16: the setting switches them on."""
+    """The setting switches them on (E16)."""
     await ask(FakeEngine(), log_prompts=True)
     assert any(MARKERS[0] in record.getMessage() for record in caplog.records)
 
@@ -60,7 +60,7 @@ def test_json_lines() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after", [0, 2])
 async def test_no_prompt_of_an_exception(caplog: pytest.LogCaptureFixture, stream: bool, after: int) -> None:
-    """E16: an exception that quotes prompt and stop, and its cause, are told by type and place alone."""
+    """An exception that quotes prompt and stop, and its cause, are told by type and place alone (E16)."""
     caplog.set_level(logging.DEBUG)
     failure = RuntimeError(f"cannot do {MARKERS[0]}")
     failure.__cause__ = KeyError(MARKERS[1])

@@ -29,7 +29,7 @@ def uvicorn(folder: Path, *arguments: str, **variables: str) -> subprocess.Compl
 
 
 def test_wrong_checkpoint_ends_uvicorn_with_one_line(tmp_path: Path) -> None:
-    """D02, D15: exit 1, the last line names file and key, and no traceback stands above it."""
+    """Exit 1, the last line names file and key, and no traceback stands above it (D02, D15)."""
     write_pair(tmp_path)
     methods = [{"speculative_tokens": 0}]
     draft = write_draft(
@@ -67,7 +67,7 @@ def test_workers_asked_for(argv: list[str], concurrency: str | None, workers: in
 
 
 def test_settings_error_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D24: one line, no checkpoint looked at."""
+    """One line, no checkpoint looked at (D24)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("T5GEMMA_GPU_MEMORY_UTILIZATION", "1.1")
     with pytest.raises(SystemExit, match=r"^t5gemma2: T5GEMMA_GPU_MEMORY_UTILIZATION='1\.1'"):
@@ -81,7 +81,7 @@ def test_main_is_one_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(vars(app), "main", None)
     application = app.__getattr__("main")
     assert app.main is application
-    assert application.state.gateway.identity.draft_path == str(tmp_path / "dflash")
+    assert application.state.gateway.identity.draft.path == str(tmp_path / "dflash")
     assert application.state.gateway.phase == "loading"
 
 

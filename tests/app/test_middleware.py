@@ -14,7 +14,7 @@ UI = "http://ui.local"
 
 
 async def test_keys() -> None:
-    """A38, E14: 401 with WWW-Authenticate on everything but the probes and the metrics."""
+    """401 with WWW-Authenticate on everything but the probes and the metrics (A38, E14)."""
     async with served(api_keys=("one", "two")) as client:
         for path in ("/health", "/ready", "/metrics", "/metrics/"):
             assert (await client.get(path)).status_code == 200
@@ -48,7 +48,7 @@ async def test_keys_under_a_root_path() -> None:
 
 
 async def test_cors() -> None:
-    """E14: preflight without a key; errors carry the header too; others get none."""
+    """Preflight without a key; errors carry the header too; others get none (E14)."""
     ask = {
         "Origin": UI,
         "Access-Control-Request-Method": "POST",
@@ -71,7 +71,7 @@ async def test_cors() -> None:
 
 
 async def test_any_origin_never_with_credentials() -> None:
-    """E14"""
+    """`*` is for readers without cookies (E14)."""
     async with served(cors_origins=("*",)) as client:
         reply = await client.get("/v1/models", headers={"Origin": UI, "Cookie": "a=b"})
         assert reply.headers["access-control-allow-origin"] == "*"
@@ -88,7 +88,7 @@ async def test_unforeseen_errors_are_inside_of_cors() -> None:
 
 
 async def test_body_limit() -> None:
-    """E15: 413 by the announced length, and by count when there is none."""
+    """413 by the announced length, and by count when there is none (E15)."""
     engine = FakeEngine()
     async with served(engine, max_body_bytes=1000) as client:
         reply = await complete(client, "x" * 2000)

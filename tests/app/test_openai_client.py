@@ -63,7 +63,7 @@ def test_async(url: str) -> None:
 def test_errors_are_its_own(
     url: str, key: str, model: str, prompt: str, error: type[openai.APIStatusError]
 ) -> None:
-    """A38"""
+    """The client raises its class for the status, and shows our body (A38)."""
     client = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
     with pytest.raises(error) as raised:
         client.completions.create(model=model, prompt=prompt)

@@ -1,5 +1,4 @@
-"""The whole server in a process of its own, over a fake engine: signals, exit codes, and nothing left
-behind."""
+"""The whole server in a process of its own, over a fake engine: signals, exit codes, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def child_of(log: str) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_drains(number: int) -> None:
-    """E10: a stream that ends within the grace time ends by itself; no process is left."""
+    """A stream that ends within the grace time ends by itself; no process is left (E10)."""
     with server(grace=30, delay_s=0.002, child=True) as running:
         running.wait_for("/ready", 200)
         with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
@@ -100,7 +99,7 @@ def test_signal_drains(number: int) -> None:
 
 
 def test_grace_ends() -> None:
-    """E10: what does not end in time is ended with an error event and `[DONE]`."""
+    """What does not end in time is ended with an error event and `[DONE]` (E10)."""
     with server(grace=0.3, delay_s=0.1) as running:
         running.wait_for("/ready", 200)
         with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
@@ -115,7 +114,7 @@ def test_grace_ends() -> None:
 
 
 def test_half_a_body_does_not_hold_the_server() -> None:
-    """E10: a client that stalls in its body is ended by the grace time too."""
+    """A client that stalls in its body is ended by the grace time too (E10)."""
     with server(grace=0.3) as running:
         running.wait_for("/ready", 200)
         address = httpx.URL(running.url)
@@ -129,7 +128,7 @@ def test_half_a_body_does_not_hold_the_server() -> None:
 
 
 def test_second_signal_forces() -> None:
-    """E10"""
+    """Running requests get no more of the grace time (E10)."""
     with server(grace=30, delay_s=0.1) as running:
         running.wait_for("/ready", 200)
         with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
@@ -143,7 +142,7 @@ def test_second_signal_forces() -> None:
 
 
 def test_signal_while_loading() -> None:
-    """E10: the half-loaded engine's processes go too, and soon."""
+    """The half-loaded engine's processes go too, and soon (E10)."""
     with server(load_s=60, child=True) as running:
         running.wait_for("/health", 200)
         running.wait_for("/ready", 503)

@@ -66,7 +66,7 @@ def former(shared: Path) -> dict[str, bytes]:
 
 
 def test_counters_begin_at_zero(tmp_path: Path) -> None:
-    """E04: nothing of a former run is shown, and no start adds a file."""
+    """Nothing of a former run is shown, and no start adds a file (E04)."""
     files = former(tmp_path / "shared")
     write_pair(tmp_path)
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_counters_begin_at_zero(tmp_path: Path) -> None:
 
 
 def test_two_servers_count_apart(tmp_path: Path) -> None:
-    """E05: the second shows nothing of the first, and touches no file of another's."""
+    """The second shows nothing of the first, and touches no file of another's (E05)."""
     files = former(tmp_path / "shared")
     write_pair(tmp_path)
     assert counts(metrics_of(tmp_path, tmp_path / "shared", 5), REQUESTS) == [5]
@@ -86,7 +86,7 @@ def test_two_servers_count_apart(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_harmless(tmp_path: Path) -> None:
-    """E07: it is neither needed nor made."""
+    """It is neither needed nor made (E07)."""
     write_pair(tmp_path)
     assert counts(metrics_of(tmp_path, tmp_path / "none", 1), "vllm:probe_total") == [1]
     assert not os.path.exists(tmp_path / "none")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from app import vllm_engine
@@ -108,6 +111,32 @@ async def test_prompts_arrive_rendered(llm: Llm) -> None:
     assert [step.finished for step in steps] == [True]
     (prompt,) = llm.prompts
     assert prompt["type"] == "enc_dec" and prompt["encoder_prompt"]["prompt_token_ids"] == [2, 5]
+
+
+async def test_sampling_goes_by_vllms_names(llm: Llm) -> None:
+    """Whatever the port's `Sampling` has, `SamplingParams` gets under the same name."""
+    one = Sampling(
+        n=2,
+        temperature=0.5,
+        top_k=3,
+        seed=4,
+        stop=("a",),
+        stop_token_ids=(7,),
+        logprobs=2,
+        logprob_token_ids=(5, 6),
+        logit_bias={3: 1.0},
+        structured_outputs={"regex": "a+"},
+        repetition_detection={"max_pattern_size": 3, "min_pattern_size": 1, "min_count": 2},
+    )
+    made = VllmEngine(llm, 8)._params(one, stream=True)
+    assert {field.name for field in fields(Sampling)} <= set(inspect.signature(made.from_optional).parameters)
+    assert (made.n, made.temperature, made.top_k, made.seed) == (2, 0.5, 3, 4)
+    assert (made.stop, made.stop_token_ids, made.logit_bias) == (["a"], [7], {3: 1.0})
+    assert (made.logprobs, made.logprob_token_ids) == (None, [5, 6])  # vLLM takes one or the other
+    assert made.structured_outputs.regex == "a+" and made.repetition_detection.max_pattern_size == 3
+    plain = VllmEngine(llm, 8)._params(Sampling(logprobs=2), stream=False)
+    assert (plain.logprobs, plain.output_kind) == (2, RequestOutputKind.FINAL_ONLY)
+    assert plain.structured_outputs is plain.repetition_detection is plain.allowed_token_ids is None
 
 
 async def test_the_renderers_refusal_is_the_clients(llm: Llm) -> None:

@@ -89,7 +89,7 @@ async def test_wire_format() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_echo_alone(stream: bool) -> None:
-    """A03: echo with max_tokens 0 gives the prompt and asks the engine nothing."""
+    """Echo with max_tokens 0 gives the prompt and asks the engine nothing (A03)."""
     engine = FakeEngine()
     async with served(engine) as client:
         options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
@@ -120,7 +120,7 @@ async def test_echo_shows_what_truncation_left() -> None:
 
 
 async def test_logprobs_zero_shows_the_chosen_token_alone() -> None:
-    """A09"""
+    """In one piece and streamed (A09)."""
     whole, chunks = await both(FakeEngine(), max_tokens=3, temperature=0, logprobs=0)
     logprobs = whole["choices"][0]["logprobs"]
     assert len(logprobs["token_logprobs"]) == 3 and all(x <= 0 for x in logprobs["token_logprobs"])
@@ -139,7 +139,7 @@ async def test_tokens_as_ids() -> None:
 @pytest.mark.parametrize("per_step", [1, 2, 5, 100])
 @pytest.mark.parametrize("stop", ["lo w", ["\u0002never", "world", "lo w"], ["x1", "x2", "x3", "x4", "lo w"]])
 async def test_stop_strings(stop: Any, per_step: int) -> None:
-    """A11, A13: the text ends just before the first stop string, and no chunk shows any of it."""
+    """The text ends just before the first stop string, and no chunk shows any of it (A11, A13)."""
     whole, chunks = await both(FakeEngine(script=saying("hello world"), per_step=per_step), stop=stop)
     assert whole["choices"][0]["text"] == text_of(chunks) == "hel"
     assert whole["choices"][0]["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "stop"
@@ -148,7 +148,7 @@ async def test_stop_strings(stop: Any, per_step: int) -> None:
 
 @pytest.mark.parametrize("limit", [100, 4])
 async def test_characters_are_whole(limit: int) -> None:
-    """A15: a chunk never holds a replacement character for what may still be completed."""
+    """A chunk never holds a replacement character for what may still be completed (A15)."""
     whole, chunks = await both(FakeEngine(script=saying("A👩‍👩‍👧é中")), max_tokens=limit)
     text = text_of(chunks)
     assert text == whole["choices"][0]["text"]
@@ -174,7 +174,7 @@ def test_stream_and_body_agree(text: str, stop: list[str], per_step: int, limit:
 
 
 async def test_ends() -> None:
-    """A48: EOS, limit, stop string, and EOS on the last permitted token."""
+    """EOS, limit, stop string, and EOS on the last permitted token (A48)."""
     for fields, reason in (
         ({"max_tokens": 50}, "stop"),
         ({"max_tokens": 3}, "length"),
@@ -187,7 +187,7 @@ async def test_ends() -> None:
 
 
 async def test_special_tokens_are_not_shown() -> None:
-    """A49, with ignore_eos too."""
+    """BOS and EOS leave no trace in the text, with ignore_eos too (A49)."""
     script = lambda request, sample: [BOS, *tokens("a"), EOS, *tokens("b"), EOS]  # noqa: E731
     whole, _ = await both(FakeEngine(script=script))
     assert whole["choices"][0]["text"] == "a"
@@ -196,7 +196,7 @@ async def test_special_tokens_are_not_shown() -> None:
 
 
 async def test_limit_and_its_alias() -> None:
-    """A42: max_completion_tokens is an alias, and max_tokens wins."""
+    """`max_completion_tokens` is an alias, and max_tokens wins (A42)."""
     for fields, count in (
         ({}, 16),
         ({"max_completion_tokens": 40}, 40),
@@ -207,7 +207,7 @@ async def test_limit_and_its_alias() -> None:
 
 
 async def test_limit_is_cut_to_the_decoder_budget() -> None:
-    """C10: separate budgets; the prompt's length takes nothing from the output."""
+    """Separate budgets; the prompt's length takes nothing from the output (C10)."""
     engine = FakeEngine(max_model_len=64, script=lambda request, sample: tokens("x" * 100))
     for prompt in ([5] * 10, [5] * 60):
         whole, _ = await both(engine, prompt=prompt, max_tokens=100, ignore_eos=True)
@@ -241,7 +241,7 @@ async def test_choices_of_a_batch() -> None:
 
 
 async def test_ids_are_used_as_given() -> None:
-    """C17: nothing is added to ids; text gets its special tokens unless told otherwise."""
+    """Nothing is added to ids; text gets its special tokens unless told otherwise (C17)."""
     engine = FakeEngine(script=saying("x"))
     async with served(engine) as client:
         for prompt, more, ids in (
@@ -256,7 +256,7 @@ async def test_ids_are_used_as_given() -> None:
 
 
 async def test_same_request_id_twice() -> None:
-    """A34: the ids inside the engine differ, so that two requests of one name do not meet."""
+    """The ids inside the engine differ, so that two requests of one name do not meet (A34)."""
     engine = FakeEngine(script=lambda request, sample: tokens(f"{request.encoder_ids[-1]}"))
     async with served(engine) as client:
         replies = await asyncio.gather(

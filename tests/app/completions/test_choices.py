@@ -12,7 +12,7 @@ from app.completions.prompts import EncoderPrompt
 from app.completions.protocol import CompletionRequest
 from app.completions.reply import Choice, plain, wire
 from app.completions.run import Job
-from app.engine import Sample, Sampling, SpecMetrics, Step, Timing
+from app.engine import RequestTiming, Sample, Sampling, SpecMetrics, Step
 
 TEXT = st.text(st.characters(codec="utf-8"))
 
@@ -30,7 +30,7 @@ def test_plain_choices_byte_for_byte(index: int, text: str, finish: Any, stop: i
 
 def writer(**fields: Any) -> ChoiceWriter:
     request = CompletionRequest(prompt="Hi", **fields)
-    job = Job("id", "key", [EncoderPrompt([2, 7], "Hi")], Sampling(n=request.n), True)
+    job = Job("id", "demo", 0, [EncoderPrompt([2, 7], "Hi")], Sampling(n=request.n), True)
     return ChoiceWriter(request, job, "summary")
 
 
@@ -40,7 +40,9 @@ def test_both_ways_say_and_count_the_same() -> None:
         Step([Sample(0, 'a\n"é', (5, 6))]),
         Step([Sample(0, "", ())]),
         Step(
-            [Sample(0, "b", (7,), None, "stop", "b", SpecMetrics(3, (1, 1, 0, 0), 6))], True, Timing(1, 2, 3)
+            [Sample(0, "b", (7,), None, "stop", "b", SpecMetrics(3, (1, 1, 0, 0), 6))],
+            True,
+            RequestTiming(1, 2, 3),
         ),
     ]
     for fields in ({}, {"return_token_ids": True}, {"echo": True}, {"n": 2}):

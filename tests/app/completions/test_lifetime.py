@@ -1,6 +1,4 @@
-"""How a request ends before its time: its client leaves, its deadline passes, the queue is full, the engine
-dies.
-"""
+"""How a request ends before its time: its client leaves, its deadline passes, the queue is full, the engine dies."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("prompt", ["Hi", ["Hi", "there"]])
 async def test_client_leaves_a_stream(prompt: Any) -> None:
-    """A43: the engine hears at once; nothing is left in flight."""
+    """The engine hears at once; nothing is left in flight (A43)."""
     engine = FakeEngine(delay_s=0.01)
     async with ready(build(engine)) as app:
         connection = Connection(app, {"prompt": prompt, "max_tokens": 400, "stream": True})
@@ -43,7 +41,7 @@ async def test_client_leaves_a_stream(prompt: Any) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_leaves_while_waiting(stream: bool) -> None:
-    """A43: also before the first token, streaming or not."""
+    """Also before the first token, streaming or not (A43)."""
     engine = FakeEngine(hold=asyncio.Event())
     async with ready(build(engine)) as app:
         connection = Connection(app, {"prompt": "Hi", "stream": stream})
@@ -86,7 +84,7 @@ async def test_queue_is_full() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_engine_refuses(stream: bool) -> None:
-    """A22: what only the engine can refuse is still a 400 and no event stream."""
+    """What only the engine can refuse is still a 400 and no event stream (A22)."""
     engine = FakeEngine(refuse=InvalidRequest("no such grammar", "structured_outputs"))
     async with served(engine) as client:
         reply = await complete(client, stream=stream, structured_outputs={"regex": "["})
@@ -119,7 +117,7 @@ async def test_a_constraint_that_the_engine_cannot_follow() -> None:
 
 
 async def test_engine_fails_before_the_first_token() -> None:
-    """A38: a 500 that tells nothing of the inside, streaming or not."""
+    """A 500 that tells nothing of the inside, streaming or not (A38)."""
     async with served(FakeEngine(fail_after=0)) as client:
         for stream in (False, True):
             reply = await complete(client, stream=stream)
@@ -153,7 +151,7 @@ async def test_one_of_a_batch_fails() -> None:
 
 
 async def test_events_arrive_with_their_tokens() -> None:
-    """A54: headers, and each event within 100 ms of its token."""
+    """Headers, and each event within 100 ms of its token (A54)."""
     engine = FakeEngine(delay_s=0.2)
     async with ready(build(engine)) as app:
         connection = Connection(app, {"prompt": "Hi", "max_tokens": 4, "stream": True})
@@ -192,7 +190,7 @@ HALF = [
 
 @pytest.mark.parametrize(("path", "body"), HALF)
 async def test_stalled_body_has_a_deadline(path: str, body: dict[str, Any]) -> None:
-    """E10: half a body does not hold a request for ever."""
+    """Half a body does not hold a request for ever (E10)."""
     async with ready(build(FakeEngine(), request_timeout_s=0.05)) as app:
         connection = Connection(app, body, path, stalls=True)
         await connection.end()
@@ -201,7 +199,7 @@ async def test_stalled_body_has_a_deadline(path: str, body: dict[str, Any]) -> N
 
 @pytest.mark.parametrize(("path", "body"), HALF)
 async def test_stalled_body_ends_with_the_grace(path: str, body: dict[str, Any]) -> None:
-    """E10: the drain reaches a body that is still being read."""
+    """The drain reaches a body that is still being read (E10)."""
     async with ready(build(FakeEngine(), shutdown_grace_s=0.05)) as app:
         connection = Connection(app, body, path, stalls=True)
         await until(lambda: bool(app.state.gateway.running))
@@ -212,7 +210,7 @@ async def test_stalled_body_ends_with_the_grace(path: str, body: dict[str, Any])
 
 @pytest.mark.parametrize(("path", "body"), HALF)
 async def test_body_ends_while_draining(path: str, body: dict[str, Any]) -> None:
-    """E10: the engine is not used by a request whose body came after the signal."""
+    """The engine is not used by a request whose body came after the signal (E10)."""
     engine = FakeEngine()
     async with ready(build(engine, shutdown_grace_s=30)) as app:
         connection = Connection(app, body, path, stalls=True)
@@ -224,7 +222,7 @@ async def test_body_ends_while_draining(path: str, body: dict[str, Any]) -> None
 
 
 async def test_client_leaves_half_a_body(caplog: pytest.LogCaptureFixture) -> None:
-    """A43: no error of the server's."""
+    """No error of the server's (A43)."""
     async with ready(build(FakeEngine())) as app:
         connection = Connection(app, {"prompt": "Hi"}, stalls=True)
         await until(lambda: bool(app.state.gateway.running))
@@ -235,7 +233,7 @@ async def test_client_leaves_half_a_body(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_no_scope_after_the_grace() -> None:
-    """E10: what is entered after the end would be ended by nobody."""
+    """What is entered after the end would be ended by nobody (E10)."""
     async with ready(build(FakeEngine())) as app:
         gateway = app.state.gateway
         gateway.drain()

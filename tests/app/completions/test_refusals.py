@@ -1,5 +1,4 @@
-"""What is refused, and that the refusal is a 400 naming the field, at once, with nothing reaching the
-engine."""
+"""What is refused, and that the refusal is a 400 naming the field, at once, with nothing reaching the engine."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ async def test_refused_fields_name_their_reason(name: str) -> None:
     [{"logit_bias": {"5": 1}}, {"min_p": 0.1}, {"logprobs": 1, "logprob_token_ids": [5]}],
 )
 async def test_refused_with_a_draft_only(fields: dict[str, Any]) -> None:
-    """A32: what vLLM cannot do beside a draft is refused, never dropped; without a draft it is served."""
+    """What vLLM cannot do beside a draft is refused, never dropped; without a draft it is served (A32)."""
     async with served(FakeEngine(k=3)) as client:
         error = (await complete(client, **fields)).json()["error"]
         assert error["code"] == 400 and error["param"] == list(fields)[-1]
@@ -130,7 +129,7 @@ async def test_refused_with_a_draft_only(fields: dict[str, Any]) -> None:
     ],
 )
 async def test_no_number(param: str, raw: str) -> None:
-    """A18: NaN and infinities are refused, and the reply itself is strict JSON."""
+    """NaN and infinities are refused, and the reply itself is strict JSON (A18)."""
     engine = FakeEngine()
     async with served(engine) as client:
         reply = await client.post("/v1/completions", content='{"prompt":"Hi",' + raw + "}")
@@ -160,7 +159,7 @@ async def test_other_content_type() -> None:
     "fields", [{"logprobs": 20}, {"temperature": 2.0}, {"n": None}, {"max_tokens": None}]
 )
 async def test_limits_are_inside(fields: dict[str, Any]) -> None:
-    """A08, A19, A23: the controls."""
+    """The controls (A08, A19, A23)."""
     async with served() as client:
         reply = await complete(client, **fields)
         assert reply.status_code == 200, reply.text
@@ -170,13 +169,13 @@ async def test_limits_are_inside(fields: dict[str, Any]) -> None:
 
 
 async def test_last_vocabulary_id_is_inside() -> None:
-    """A31: the vocabulary is the model config's."""
+    """The vocabulary is the model config's (A31)."""
     async with served() as client:
         assert (await complete(client, [2, VOCAB - 1])).status_code == 200
 
 
 async def test_unknown_fields_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """A41: ignored, and named in the log at most once."""
+    """Ignored, and named in the log at most once (A41)."""
     async with served() as client:
         for _ in range(2):
             reply = await complete(

@@ -16,7 +16,7 @@ from tests.plugin.drafts.folders import write_draft, write_pair
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_a_draft(tmp_path: Path, family: str) -> None:
-    """B27, B29: the true family and class; K as asked beside the trained one."""
+    """The true family and class; K as asked beside the trained one (B27, B29)."""
     write_pair(tmp_path)
     folder = write_draft(tmp_path / "my-draft", family)
     identity = Identity.of(resolve(str(folder), None, None, 3), Settings(max_model_len=100))
@@ -33,7 +33,7 @@ def test_with_a_draft(tmp_path: Path, family: str) -> None:
 
 
 def test_without_a_draft(tmp_path: Path) -> None:
-    """B23: the verifier alone has family null and no draft facts."""
+    """The verifier alone has family null and no draft facts (B23)."""
     write_pair(tmp_path)
     identity = Identity.of(resolve(str(tmp_path / "verifier"), None, None, None), Settings())
     told = identity.to_json()
@@ -42,7 +42,7 @@ def test_without_a_draft(tmp_path: Path) -> None:
 
 
 def test_served_names(tmp_path: Path) -> None:
-    """D21: given names replace the path's; D14: the default is never empty."""
+    """Given names replace the path's (D21); the default is never empty (D14)."""
     found = resolve(f"{write_pair(tmp_path)}/dflash///", None, None, None)
     assert Identity.of(found, Settings()).served_model_names == ("dflash",)
     assert Identity.of(found, Settings(served_model_name=("a", "b"))).model_name == "a"
@@ -69,7 +69,7 @@ def test_lengths_beyond_the_verifier(tmp_path: Path) -> None:
     ],
 )
 def test_batch_below_a_limit(tmp_path: Path, limits: dict[str, int], message: str) -> None:
-    """C08: refused before vLLM starts, with both numbers; as large as both limits it is taken."""
+    """Refused before vLLM starts, with both numbers; as large as both limits it is taken (C08)."""
     found = resolve(str(write_pair(tmp_path) / "verifier"), None, None, None)
     with pytest.raises(SettingsError, match=message):
         Identity.of(found, Settings(max_num_batched_tokens=63, **limits))

@@ -21,7 +21,7 @@ def step(ledger: Ledger, proposed: int, accepted: int) -> None:
 
 
 def test_numbers_of_the_design() -> None:
-    """F12's runs 3, 2, 1, 0 of 7: mean 1.5 without and 2.5 with the verifier's own token, rate 6/28."""
+    """Runs of 3, 2, 1, 0 accepted of 7 (F12): mean 1.5 without and 2.5 with the verifier's own token, rate 6/28."""
     ledger = Ledger(7, 60)
     for accepted in (3, 2, 1, 0):
         step(ledger, 7, accepted)
@@ -33,7 +33,7 @@ def test_numbers_of_the_design() -> None:
 
 @given(st.lists(st.integers(0, 5).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))))
 def test_sums(steps: list[tuple[int, int]]) -> None:
-    """B24: per-position sums give the total, and fall with the position."""
+    """Per-position sums give the total, and fall with the position (B24)."""
     ledger = Ledger(5, 60)
     for proposed, accepted in steps:
         step(ledger, proposed, accepted)

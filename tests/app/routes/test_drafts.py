@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_what_is_loaded() -> None:
-    """B27: K as asked beside the trained one."""
+    """K as asked beside the trained one (B27)."""
     async with served(FakeEngine(k=3)) as client:
         told = (await client.get("/drafts")).json()
         assert (told["family"], told["k"], told["default_k"], told["block_size"]) == ("dflash", 3, 7, 8)
@@ -36,7 +36,7 @@ async def test_available_drafts(tmp_path: Path) -> None:
 
 
 async def test_stats_without_traffic() -> None:
-    """B23: zeros and nulls, K positions."""
+    """Zeros and nulls, K positions (B23)."""
     async with served(FakeEngine(k=3)) as client:
         stats = (await client.get("/drafts/stats")).json()
         assert (stats["family"], stats["k"]) == ("dflash", 3)
@@ -51,7 +51,7 @@ async def test_stats_without_traffic() -> None:
 
 
 async def test_without_a_draft() -> None:
-    """B23: family null, nothing else missing."""
+    """Family null, nothing else missing (B23)."""
     async with served() as client:
         stats = (await client.get("/drafts/stats")).json()
         assert stats["family"] is stats["k"] is None
@@ -60,7 +60,7 @@ async def test_without_a_draft() -> None:
 
 
 async def test_stats_and_gauges_agree() -> None:
-    """B24 at the gateway: sums fit, rates are ratios of sums, and /metrics says the same."""
+    """At the gateway, too, sums fit, rates are ratios of sums, and /metrics says the same (B24)."""
     async with served(FakeEngine(k=3, per_step=2)) as client:
         await complete(client, max_tokens=6)
         await complete(client, max_tokens=3)

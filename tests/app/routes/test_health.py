@@ -10,7 +10,7 @@ import pytest
 from asgi_lifespan import LifespanManager
 from prometheus_client import REGISTRY, Counter
 
-from app.gateway import EnginePlan
+from app.engine import EnginePlan
 from tests.app.conftest import build, complete, ready, served
 from tests.app.fake_engine import FakeEngine
 
@@ -18,8 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_loading() -> None:
-    """/health answers while the engine loads; /ready and the API say 503 with Retry-After until it is
-    there."""
+    """/health answers while the engine loads; /ready and the API say 503 with Retry-After until it is there."""
     go = threading.Event()
     app = build(FakeEngine())
     gateway = app.state.gateway
@@ -48,7 +47,7 @@ async def test_loading() -> None:
 
 
 async def test_metrics_are_all_there_directly() -> None:
-    """E03: no redirect, the version in the type, openmetrics when asked; under a root path too."""
+    """No redirect, the version in the type, openmetrics when asked; under a root path too (E03)."""
     for prefix in ("", "/api"):
         async with served(FakeEngine(k=3), root_path=prefix or None) as client:
             for path in ("/metrics", "/metrics/"):

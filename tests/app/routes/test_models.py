@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_served_names() -> None:
-    """D21, A39: only the served names, all of them accepted, the first reported."""
+    """Only the served names, all of them accepted, the first reported (D21, A39)."""
     async with served(served_model_name=("a", "org/b")) as client:
         listed = (await client.get("/v1/models")).json()
         assert listed["object"] == "list" and [m["id"] for m in listed["data"]] == ["a", "org/b"]
@@ -26,7 +26,7 @@ async def test_served_names() -> None:
 
 @pytest.mark.parametrize("name", ["gpt-4", "", "demo ", "google/t5gemma-2-1b-1b"])
 async def test_unknown_model(name: str) -> None:
-    """A39"""
+    """404 that repeats the name (A39)."""
     async with served() as client:
         reply = await complete(client, model=name)
         error = reply.json()["error"]
@@ -36,7 +36,7 @@ async def test_unknown_model(name: str) -> None:
 
 @pytest.mark.parametrize(("fields", "status"), [({}, 200), ({"model": None}, 200), ({"model": 5}, 400)])
 async def test_model_left_out(fields: dict[str, Any], status: int) -> None:
-    """A40"""
+    """Left out or null means the first served name (A40)."""
     async with served() as client:
         reply = await complete(client, max_tokens=1, **fields)
         assert reply.status_code == status

@@ -1,0 +1,75 @@
+"""The stat logger that vLLM makes by its entry point: every step counts once, in the process's one ledger."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.drafts import stat_logger
+from app.drafts.ledger import Ledger
+from app.drafts.stat_logger import ServeLogger, count_into
+from plugin.drafts.checkpoint import DEMO
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stat_logger, "_ledger", None)
+
+
+def running(model: str, draft: str | None, k: int = 3) -> Any:
+    """An engine configuration as vLLM's server holds it."""
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            model=model,
+            dtype="torch.float32",
+            max_model_len=64,
+            hf_config=SimpleNamespace(max_source_positions=128),
+        ),
+        speculative_config=SimpleNamespace(model=draft, num_speculative_tokens=k) if draft else None,
+        scheduler_config=SimpleNamespace(max_num_seqs=2),
+    )
+
+
+def step(drafts: int, drafted: int, accepted: int, proposed: list[int], taken: list[int]) -> Any:
+    spec = SimpleNamespace(
+        num_drafts=drafts,
+        num_draft_tokens=drafted,
+        num_accepted_tokens=accepted,
+        num_draft_tokens_per_pos=proposed,
+        num_accepted_tokens_per_pos=taken,
+    )
+    return SimpleNamespace(spec_decoding_stats=spec)
+
+
+def test_the_project_names_the_logger() -> None:
+    """As installed from this tree, whatever the environment has installed."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    (name,) = points["vllm.stat_logger_plugins"].values()
+    assert EntryPoint("t5gemma2", name, "vllm.stat_logger_plugins").load() is ServeLogger
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_gateway_counts_every_step_once(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the entry point vLLM makes the logger, without it the gateway gives it; either way into its own ledger."""
+    by_entry_point: list[Any] = [ServeLogger] if installed else []
+    monkeypatch.setattr(stat_logger, "load_stat_logger_plugin_factories", lambda: list(by_entry_point))
+    ledger, config = Ledger(3, 60), running(str(DEMO / "verifier"), str(DEMO / "dflash"))
+    made = [factory(config, 0) for factory in [*count_into(ledger), *by_entry_point]]
+    for logger in made:
+        logger.record(step(2, 6, 4, [2, 2, 2], [2, 1, 1]), None)
+    assert (len(made), ledger.lifetime().drafts, ledger.lifetime().accepted) == (1, 2, [2, 1, 1])
+
+
+def test_steps_without_drafts_count_nothing() -> None:
+    config = running(str(DEMO / "verifier"), str(DEMO / "dflash"))
+    logger = ServeLogger(config)
+    logger.record(None, None)
+    logger.record(SimpleNamespace(spec_decoding_stats=None), None)
+    assert logger.ledger.lifetime().drafts == 0
