@@ -46,7 +46,7 @@ def _refuse_unknown(names: Iterable[str]) -> None:
         asked = name.upper().removeprefix(PREFIX)
         if not name.upper().startswith(PREFIX) or asked in known:
             continue
-        hint = "see the README"
+        hint = "`t5gemma2 serve --help` names them all"
         if flag := _UVICORN_FLAGS.get(asked):
             hint = f"use uvicorn's {flag}"
         elif nearest := difflib.get_close_matches(asked, known, n=1):

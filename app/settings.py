@@ -2,7 +2,7 @@
 
 One typed object answers what the process was asked to do. It is read once, before anything heavy is imported, so that a
 wrong value costs a second and one line instead of an engine start. The fields' descriptions are the only place where a
-variable is explained: the README's table and the flags of `t5gemma2 serve` are made from them.
+variable is explained: the table of docs/settings.md and the flags of `t5gemma2 serve` are made from them.
 """
 
 from __future__ import annotations

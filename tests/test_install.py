@@ -1,6 +1,4 @@
-"""What an installation is made of: locks, Makefile, Dockerfile, package data, and the README's settings
-table.
-"""
+"""What an installation is made of: locks, Makefile, Dockerfile and package data."""
 
 from __future__ import annotations
 
@@ -15,8 +13,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from app.settings import Settings, variable
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -88,22 +84,6 @@ def test_installed_lock_costs_nothing_again(tmp_path: Path) -> None:
     assert wrong.returncode == 1 and "DEVICE=tpu" in wrong.stderr
 
 
-def makefile_targets() -> set[str]:
-    return set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
-def test_make_targets_of_the_documents_exist() -> None:
-    """Each `make x` in README, CONTRIBUTING and pyproject.toml is a target, and .ci/run runs the README's
-    test.
-    """
-    for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml", ".ci/run"):
-        named = set(
-            re.findall(r"`(?:DEVICE=\w+ )?make ([\w-]+)|^exec make ([\w-]+)", (ROOT / name).read_text(), re.M)
-        )
-        assert {a or b for a, b in named} <= makefile_targets(), name
-    assert "exec make test\n" in (ROOT / ".ci/run").read_text()
-
-
 def dockerfile() -> list[str]:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -151,32 +131,3 @@ def test_wheel_holds_the_mixtures(tmp_path: Path) -> None:
     assert not any(name.startswith("benchmarks/") for name in names)
     assert "plugin/training/mixtures/t5gemma2_200k.toml" in names
     assert "plugin/demo/verifier/model.safetensors" in names and not any(n.startswith("tests") for n in names)
-
-
-def settings_table() -> str:
-    """The README's table as it must be: one row a setting, in the order of the class."""
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for field, info in Settings.model_fields.items():
-        default = info.default
-        shown = "unset" if default is None or default == () else str(default)
-        shown = shown.lower() if isinstance(default, bool) else shown
-        meaning = (info.description or "").replace("|", "\\|")
-        rows.append(f"| `{variable(field)}` | {shown} | {meaning} |")
-    return "\n".join(rows)
-
-
-def test_readme_has_the_settings_table() -> None:
-    text = (ROOT / "README.md").read_text()
-    found = re.search(r"<!-- settings -->\n(.*?)\n<!-- /settings -->", text, re.DOTALL)
-    assert found, "README.md lacks the lines <!-- settings --> and <!-- /settings -->"
-    assert found[1] == settings_table(), "write the table with: python -m tests.test_install"
-
-
-if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    block = f"<!-- settings -->\n{settings_table()}\n<!-- /settings -->"
-    readme.write_text(
-        re.sub(
-            r"<!-- settings -->\n.*?<!-- /settings -->", lambda _: block, readme.read_text(), flags=re.DOTALL
-        )
-    )

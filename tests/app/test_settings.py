@@ -139,7 +139,7 @@ def test_value_from_a_file_is_named_too() -> None:
         ("t5gemma_verifyer", "did you mean T5GEMMA_VERIFIER?"),
         ("T5GEMMA_PORT", "use uvicorn's --port"),
         ("T5GEMMA_HOST", "use uvicorn's --host"),
-        ("T5GEMMA_ZZZZZZZZ", "see the README"),
+        ("T5GEMMA_ZZZZZZZZ", "`t5gemma2 serve --help` names them all"),
     ],
 )
 def test_unknown_names(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) -> None:
