@@ -114,7 +114,7 @@ def test_modules_say_why_they_exist(path: Path) -> None:
 
 
 FLOORS_OF_THE_APP = (
-    ("app", "app.cli"),
+    ("app", "app.cli", "app.settings_reference"),
     ("app.bench",),
     ("app.factory", "app.vllm_serve"),
     ("app.routes",),
