@@ -5,18 +5,6 @@ starts (front end, engine core, worker), sometimes more than once: registering i
 model is built) and idempotent.
 """
 
-from typing import Final
-
-VERIFIER_ARCHITECTURE: Final = "T5Gemma2ForConditionalGeneration"
-
-MODELS: Final[tuple[tuple[str, str], ...]] = (
-    (VERIFIER_ARCHITECTURE, "plugin.verifier.model:T5Gemma2ForConditionalGeneration"),
-    ("T5Gemma2DFlashDraftModel", "plugin.drafts.dflash:T5Gemma2DFlashDraftModel"),
-    ("T5Gemma2DSparkDraftModel", "plugin.drafts.dspark:T5Gemma2DSparkDraftModel"),
-    ("T5Gemma2DFlareDraftModel", "plugin.drafts.dflare:T5Gemma2DFlareDraftModel"),
-)
-"""Architecture name -> "module:Class", imported by vLLM only when that architecture is built."""
-
 _registered = False
 
 
@@ -28,8 +16,12 @@ def register() -> None:
     from vllm import ModelRegistry
 
     from plugin import vllm_hooks
+    from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
 
-    for architecture, target in MODELS:
-        ModelRegistry.register_model(architecture, target)
+    ModelRegistry.register_model(
+        VERIFIER_ARCHITECTURE, "plugin.verifier.model:T5Gemma2ForConditionalGeneration"
+    )
+    for family in FAMILIES.values():
+        ModelRegistry.register_model(family.architecture, family.model)
     vllm_hooks.install()
     _registered = True

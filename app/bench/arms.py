@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.errors import BenchError
-from plugin.drafts.checkpoint import DEMO, FAMILIES, CheckpointError, resolve
+from plugin.drafts.checkpoint import DEMO, CheckpointError, resolve
+from plugin.drafts.families import FAMILIES
 
 VERIFIER = "verifier"
 

@@ -12,14 +12,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plugin.drafts.facts import (
-    FAMILIES,
-    VERIFIER_ARCHITECTURE,
-    CheckpointError,
-    Checkpoints,
-    DraftFacts,
-    VerifierFacts,
-)
+from plugin.drafts.facts import CheckpointError, Checkpoints, DraftFacts, VerifierFacts
 from plugin.drafts.fields import Fields
 from plugin.drafts.location import Location, download, locate
 from plugin.drafts.speculators import draft_facts, is_draft
@@ -28,8 +21,6 @@ from plugin.drafts.verifier_config import check_tokenizer, check_verifier, verif
 
 __all__ = [
     "DEMO",
-    "FAMILIES",
-    "VERIFIER_ARCHITECTURE",
     "CheckpointError",
     "Checkpoints",
     "DraftFacts",

@@ -6,15 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERIFIER_ARCHITECTURE = "T5Gemma2ForConditionalGeneration"
-
-FAMILIES: dict[str, str] = {
-    "dflash": "DFlashDraftModel",
-    "dspark": "DSparkDraftModel",
-    "dflare": "DFlareDraftModel",
-}
-"""Family (`speculators_model_type`) -> the class name that its config's `architectures` carries."""
-
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be served; the message is one line naming the file, the key and the values."""

@@ -12,12 +12,10 @@ Plain PyTorch, no vLLM: the V1 proposer and the V2 speculator call the same code
 Source: the training code's models/dspark (drafts in Speculators format).
 """
 
-from typing import Final
-
 import torch
 from torch import nn
 
-HEAD_TYPES: Final = ("vanilla", "gated", "rnn")
+from plugin.drafts.families import MARKOV_HEAD_TYPES
 
 
 class MarkovHead(nn.Module):
@@ -38,8 +36,8 @@ class MarkovHead(nn.Module):
         self, head_type: str, vocab_size: int, draft_vocab_size: int, rank: int, hidden_size: int
     ) -> None:
         super().__init__()
-        if head_type not in HEAD_TYPES:
-            raise ValueError(f"markov_head_type is {head_type!r}, not one of {', '.join(HEAD_TYPES)}")
+        if head_type not in MARKOV_HEAD_TYPES:
+            raise ValueError(f"markov_head_type is {head_type!r}, not one of {', '.join(MARKOV_HEAD_TYPES)}")
         self.head_type, self.rank = head_type, rank
         self.markov_w1 = nn.Embedding(vocab_size, rank)
         self.markov_w2 = nn.Linear(rank, draft_vocab_size, bias=False)

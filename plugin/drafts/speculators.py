@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from plugin.drafts.facts import FAMILIES, VERIFIER_ARCHITECTURE, CheckpointError, DraftFacts
+from plugin.drafts.facts import CheckpointError, DraftFacts
+from plugin.drafts.families import FAMILIES, MARKOV_HEAD_TYPES, VERIFIER_ARCHITECTURE
 from plugin.drafts.fields import Fields
-
-MARKOV_HEADS = ("vanilla", "gated", "rnn")
 
 
 def is_draft(config: Fields) -> bool:
@@ -32,7 +31,7 @@ def draft_facts(config: Fields, path: str, name: str) -> DraftFacts:
         path=path,
         name=name,
         family=family,
-        architecture=FAMILIES[family],
+        architecture=FAMILIES[family].speculators_class,
         default_k=speculators.first_object("proposal_methods", "speculative_tokens").integer(
             "speculative_tokens"
         ),
@@ -62,22 +61,19 @@ def draft_facts(config: Fields, path: str, name: str) -> DraftFacts:
 
 
 def _family(config: Fields) -> str:
-    known = ", ".join(FAMILIES)
     family = config.text("speculators_model_type")
     if family not in FAMILIES:
-        raise config.error("speculators_model_type", f"must be one of {known}")
-    architectures = config.texts("architectures")
-    if architectures != (FAMILIES[family],):
-        raise config.error(
-            "architectures", f"must be [{FAMILIES[family]!r}], as speculators_model_type is {family!r}"
-        )
+        raise config.error("speculators_model_type", f"must be one of {', '.join(FAMILIES)}")
+    name = FAMILIES[family].speculators_class
+    if config.texts("architectures") != (name,):
+        raise config.error("architectures", f"must be [{name!r}], as speculators_model_type is {family!r}")
     return family
 
 
 def _markov_head_type(config: Fields) -> str:
     kind = config.text("markov_head_type")
-    if kind not in MARKOV_HEADS:
-        raise config.error("markov_head_type", f"must be one of {', '.join(MARKOV_HEADS)}")
+    if kind not in MARKOV_HEAD_TYPES:
+        raise config.error("markov_head_type", f"must be one of {', '.join(MARKOV_HEAD_TYPES)}")
     return kind
 
 

@@ -11,7 +11,7 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.spec_decode.dflash import DFlashProposer
 
 from plugin.drafts.dspark import T5Gemma2DSparkDraftModel
-from plugin.drafts.vllm_config import ARCHITECTURES
+from plugin.drafts.families import FAMILIES
 
 
 class BlockProposer(DFlashProposer):
@@ -20,7 +20,7 @@ class BlockProposer(DFlashProposer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.draft_model_config.hf_config
-        ours = ARCHITECTURES["dspark"] in (config.architectures or [])
+        ours = FAMILIES["dspark"].architecture in (config.architectures or [])
         self.sample_from_anchor = ours and bool(config.sample_from_anchor)
         self._anchors: torch.Tensor | None = None
 

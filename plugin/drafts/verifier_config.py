@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from plugin.drafts.facts import VERIFIER_ARCHITECTURE, CheckpointError, VerifierFacts
+from plugin.drafts.facts import CheckpointError, VerifierFacts
+from plugin.drafts.families import VERIFIER_ARCHITECTURE
 from plugin.drafts.fields import Fields
 from plugin.drafts.safetensors_header import Tensor, read_tensors
 

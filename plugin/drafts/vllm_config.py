@@ -10,26 +10,11 @@ stock updaters read our checkpoints wrongly in two ways that never change the ou
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from plugin import VERIFIER_ARCHITECTURE
+from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
 
 Updater = Callable[..., None]
-
-ARCHITECTURES: Final[dict[str, str]] = {
-    "dflash": "T5Gemma2DFlashDraftModel",
-    "dspark": "T5Gemma2DSparkDraftModel",
-    "dflare": "T5Gemma2DFlareDraftModel",
-}
-"""Family -> the architecture under which its model is registered with vLLM."""
-
-DSPARK_DEFAULTS: Final[dict[str, Any]] = {
-    "markov_rank": None,
-    "markov_head_type": "vanilla",
-    "enable_confidence_head": False,
-    "confidence_head_with_markov": False,
-}
-"""DSpark's own keys and what a checkpoint without them means."""
 
 
 def is_ours(config: dict[str, Any]) -> bool:
@@ -41,7 +26,7 @@ def is_ours(config: dict[str, Any]) -> bool:
 def update_draft_config(family: str, config_dict: dict[str, Any], pre_trained_config: dict[str, Any]) -> None:
     """Complete `pre_trained_config` (the checkpoint's `transformer_layer_config`) in place, as vLLM's updaters do."""
     aux_ids = config_dict["aux_hidden_state_layer_ids"]
-    pre_trained_config["architectures"] = [ARCHITECTURES[family]]
+    pre_trained_config["architectures"] = [FAMILIES[family].architecture]
     pre_trained_config["draft_vocab_size"] = config_dict.get("draft_vocab_size")
     if config_dict.get("target_hidden_size") is not None:
         pre_trained_config["target_hidden_size"] = config_dict["target_hidden_size"]
@@ -58,10 +43,9 @@ def update_draft_config(family: str, config_dict: dict[str, Any], pre_trained_co
         dflash["causal"] = False
     # else vLLM's own default holds, which is the trained one: sliding layers causal, full layers not.
     pre_trained_config["dflash_config"] = dflash
-    if family == "dspark":
-        for key, default in DSPARK_DEFAULTS.items():
-            pre_trained_config[key] = config_dict.get(key, default)
-    elif family == "dflare":
+    for key, default in FAMILIES[family].own_keys.items():
+        pre_trained_config[key] = config_dict.get(key, default)
+    if family == "dflare":
         # What travels from the verifier to the draft is all taps side by side, and vLLM sizes its buffers by this key.
         pre_trained_config["draft_hidden_size"] = pre_trained_config["hidden_size"]
         pre_trained_config["hidden_size"] *= len(aux_ids)

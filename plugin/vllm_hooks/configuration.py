@@ -13,7 +13,7 @@ def model_config_update() -> None:
     """
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    from plugin import VERIFIER_ARCHITECTURE
+    from plugin.drafts.families import VERIFIER_ARCHITECTURE
     from plugin.verifier.config import T5Gemma2ModelConfig
 
     MODELS_CONFIG_MAP[VERIFIER_ARCHITECTURE] = T5Gemma2ModelConfig
@@ -26,9 +26,10 @@ def speculators_types() -> None:
     """
     from vllm.transformers_utils.configs.speculators.algos import SUPPORTED_SPECULATORS_TYPES
 
-    from plugin.drafts.vllm_config import ARCHITECTURES, updater
+    from plugin.drafts.families import FAMILIES
+    from plugin.drafts.vllm_config import updater
 
-    for family in ARCHITECTURES:
+    for family in FAMILIES:
         stock = SUPPORTED_SPECULATORS_TYPES.get(family)
         if not getattr(stock, "_t5gemma2", False):
             update = updater(family, stock)
@@ -45,12 +46,13 @@ def speculators_method() -> None:
     """
     from vllm.transformers_utils.configs.speculators.base import SpeculatorsConfig
 
-    from plugin.drafts.vllm_config import ARCHITECTURES, is_ours
+    from plugin.drafts.families import FAMILIES
+    from plugin.drafts.vllm_config import is_ours
 
     def make(stock: Any) -> Any:
         def build_vllm_speculative_config(config_dict: dict[str, Any]) -> dict[str, Any]:
             speculative: dict[str, Any] = stock(config_dict=config_dict)
-            if is_ours(config_dict) and speculative["method"] in ARCHITECTURES:
+            if is_ours(config_dict) and speculative["method"] in FAMILIES:
                 speculative["method"] = "dflash"
             return speculative
 
@@ -115,13 +117,14 @@ def draft_beside_the_verifier() -> None:
     from transformers import PreTrainedConfig
     from vllm.engine.arg_utils import EngineArgs
 
-    from plugin.drafts.vllm_config import ARCHITECTURES, is_ours
+    from plugin.drafts.families import FAMILIES
+    from plugin.drafts.vllm_config import is_ours
 
     def make(stock: Any) -> Any:
         def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
             speculative = self.speculative_config
             model = (speculative or {}).get("model")
-            if model and speculative.get("method") in (None, *ARCHITECTURES):
+            if model and speculative.get("method") in (None, *FAMILIES):
                 try:
                     config, _ = PreTrainedConfig.get_config_dict(model)
                 except (OSError, ValueError):

@@ -52,12 +52,12 @@ def dspark_speculator() -> None:
     """
     from vllm.v1.worker.gpu import spec_decode
 
-    from plugin.drafts.vllm_config import ARCHITECTURES
+    from plugin.drafts.families import FAMILIES
 
     def make(stock: Any) -> Any:
         def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
             draft = vllm_config.speculative_config.draft_model_config
-            if draft is None or ARCHITECTURES["dspark"] not in draft.architectures:
+            if draft is None or FAMILIES["dspark"].architecture not in draft.architectures:
                 return stock(vllm_config, device, req_states)
             from plugin.drafts.v2_speculator import MarkovSpeculator
 

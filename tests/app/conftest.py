@@ -16,7 +16,8 @@ from app.drafts.identity import Identity
 from app.environment import load_settings
 from app.factory import create_app
 from app.gateway import EnginePlan
-from plugin.drafts.facts import FAMILIES, VERIFIER_ARCHITECTURE, Checkpoints, DraftFacts, VerifierFacts
+from plugin.drafts.facts import Checkpoints, DraftFacts, VerifierFacts
+from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
 from tests.app.fake_engine import VOCAB, FakeEngine
 
 MODEL = "demo"
@@ -36,7 +37,7 @@ DRAFT = DraftFacts(
     path=MODEL,
     name=MODEL,
     family="dflash",
-    architecture=FAMILIES["dflash"],
+    architecture=FAMILIES["dflash"].speculators_class,
     default_k=7,
     block_size=8,
     aux_layer_ids=(0, 2),
