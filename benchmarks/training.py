@@ -23,7 +23,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
-from benchmarks.engine.shapes import FAMILIES, write_verifier
+from benchmarks.engine.shapes import write_verifier
+from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.shape import new_draft, new_shape
 from plugin.training.run.settings import DraftSettings

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-_DEFAULT_ARMS = "verifier,dflash,dspark,dflare"
+from plugin.drafts.families import FAMILIES
+
+_DEFAULT_ARMS = ",".join(("verifier", *FAMILIES))
 
 
 def add_commands(commands: Any) -> None:

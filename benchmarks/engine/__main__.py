@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.engine.shapes import FAMILIES, VOCABULARY, write_decoder_only, write_draft, write_verifier
+from benchmarks.engine.shapes import VOCABULARY, write_decoder_only, write_draft, write_verifier
+from plugin.drafts.families import FAMILIES
 
 K = 7
 ACCEPTANCE_LENGTH = 4.0
@@ -146,7 +147,7 @@ def figures(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--arms", default="transformers,decoder_only,raw,dflash,dspark,dflare")
+    parser.add_argument("--arms", default=",".join(("transformers", "decoder_only", "raw", *FAMILIES)))
     parser.add_argument("--batches", default="1,4,32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt-tokens", type=int, default=64)

@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-FAMILIES: Final = ("dflash", "dspark", "dflare")
+from plugin.drafts.families import FAMILIES
+
 VOCABULARY: Final = 262_144
 BLOCK: Final = 8
 
@@ -28,13 +29,6 @@ _ROPE: Final[dict[str, Any]] = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
-_DRAFT_LAYERS: Final = {"dflash": 5, "dspark": 5, "dflare": 6}
-_TAPS: Final = {
-    "dflash": [2, 7, 13, 18, 21],
-    "dspark": [2, 7, 13, 18, 21],
-    "dflare": [2, 5, 8, 11, 14, 17, 20, 22],
-}
-_CLASSES: Final = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel", "dflare": "DFlareDraftModel"}
 
 
 def write_verifier(folder: Path) -> Path:
@@ -65,10 +59,11 @@ def write_decoder_only(folder: Path) -> Path:
 
 def write_draft(folder: Path, family: str, verifier: Path) -> Path:
     """config.json of a published-shape draft of `family` for the verifier in `verifier`."""
-    layers = _DRAFT_LAYERS[family]
+    published = FAMILIES[family].published
+    layers = published.num_layers
     config: dict[str, Any] = {
-        "architectures": [_CLASSES[family]],
-        "aux_hidden_state_layer_ids": _TAPS[family],
+        "architectures": [FAMILIES[family].speculators_class],
+        "aux_hidden_state_layer_ids": list(published.aux_layer_ids),
         "block_size": BLOCK,
         "draft_vocab_size": 32_000,
         "dtype": "bfloat16",

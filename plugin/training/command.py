@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-_FAMILIES = ("dflash", "dspark", "dflare")
+from plugin.drafts.families import FAMILIES
 
 
 def add_train(commands: Any) -> None:
     """Adds `train` to the subparsers of the command line."""
     parser = commands.add_parser("train", help="train a draft, or the demo", allow_abbrev=False)
     targets = parser.add_subparsers(required=True, metavar="target", dest="target")
-    for family in _FAMILIES:
+    for family in FAMILIES:
         text = f"train a {family} draft for a verifier"
         _add_family(targets.add_parser(family, help=text, description=_FAMILY_HELP, allow_abbrev=False))
     text = "train the demo's verifier, a T5Gemma 2 of two million parameters"
@@ -177,7 +177,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="FOLDER", help="folder of the four folders")
     add(
-        "--only", action="append", choices=("verifier", *_FAMILIES), metavar="PART",
+        "--only", action="append", choices=("verifier", *FAMILIES), metavar="PART",
         help="build this one alone: verifier or a family; may be repeated",
     )  # fmt: skip
     add(

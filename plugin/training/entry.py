@@ -17,13 +17,14 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
 from plugin.drafts import checkpoint as checkpoints
+from plugin.drafts.families import Family
 from plugin.training.data.conversations import plain_text, template_text
 from plugin.training.data.mixture import Pair, read_data
 from plugin.training.data.responses import verifier_responses
 from plugin.training.data.samples import Sample, encode, split_samples
 from plugin.training.device import training_device
 from plugin.training.draft.checkpoint import train_command
-from plugin.training.draft.config import DraftConfig, Family
+from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.losses import LossSettings
 from plugin.training.draft.model import DraftModel
 from plugin.training.draft.shape import PUBLISHED_BLOCK_SIZE, new_draft, new_shape

@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
+from plugin.drafts.families import FAMILIES, Family
 from plugin.training.data.pairs import Pair
 from plugin.training.data.problems.generate import PUBLISHED_QUESTIONS, Problem, take
 from plugin.training.data.samples import Sample, encode, split_samples
@@ -30,7 +31,6 @@ from plugin.training.demo import tokenizer as vocabulary
 from plugin.training.demo.tiny_verifier import MAX_POSITIONS, VerifierSettings, train_verifier
 from plugin.training.device import training_device
 from plugin.training.draft.checkpoint import read_draft, read_state, train_command, write_draft, write_json
-from plugin.training.draft.config import Family
 from plugin.training.draft.shape import new_draft, new_shape
 from plugin.training.run.evaluation import acceptance, evaluate
 from plugin.training.run.progress import RunProgress
@@ -41,12 +41,7 @@ from plugin.training.verifier.greedy import greedy_responses
 
 logger = logging.getLogger(__name__)
 
-FAMILIES: Final[tuple[Family, ...]] = ("dflash", "dspark", "dflare")
-DRAFT_SHAPES: Final[dict[Family, dict[str, Any]]] = {
-    "dflash": {"layers": 2, "aux": (1, 3, 5)},
-    "dspark": {"layers": 2, "aux": (1, 3, 5), "markov_rank": 32},
-    "dflare": {"layers": 3, "aux": (1, 2, 4, 5)},
-}
+MARKOV_RANK: Final = 32
 DRAFT_VOCABULARY_SIZE: Final = 320
 MAX_NEW_TOKENS: Final = 96
 TOTAL_LENGTH: Final = 128
@@ -128,7 +123,8 @@ def build_draft(
     if not start:
         shape = new_shape(
             family, verifier.config.decoder, mask_token_id=tokenizer.mask_token_id,
-            draft_vocab_size=DRAFT_VOCABULARY_SIZE, **DRAFT_SHAPES[family],
+            layers=FAMILIES[family].demo.num_layers, aux=FAMILIES[family].demo.aux_layer_ids,
+            draft_vocab_size=DRAFT_VOCABULARY_SIZE, markov_rank=MARKOV_RANK,
         )  # fmt: skip
         table = verifier.get_input_embeddings().weight.detach()
         draft = new_draft(shape, table, (sample.response for sample in train), arguments.seed)
@@ -267,8 +263,8 @@ def demo(arguments: argparse.Namespace) -> None:
         build_verifier(chosen, arguments.out / "verifier", device)
     elif not (verifier / "config.json").is_file():
         raise ValueError(f"{verifier}: holds no verifier; name one by --verifier")
-    for family in FAMILIES:
-        if family in parts:
+    for family in FAMILIES.values():
+        if family.name in parts:
             chosen = argparse.Namespace(**vars(arguments))
             chosen.samples = arguments.samples or DRAFT_SAMPLES
-            build_draft(family, chosen, verifier, arguments.out / family, device)
+            build_draft(family.name, chosen, verifier, arguments.out / family.name, device)

@@ -13,7 +13,8 @@ from typing import Any, Final
 import torch
 from safetensors.torch import load_file, save_file
 
-from plugin.training.draft.config import CONFIG_CLASSES, DraftConfig
+from plugin.drafts.families import FAMILIES
+from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.model import DraftModel
 from plugin.training.run.trainer import TrainingState
 
@@ -72,7 +73,7 @@ def write_draft(
         verifier, verifier_softcap, str(dtype).removeprefix("torch."), SPECULATORS_VERSION
     )
     write_json(folder / "config.json", {**written, "transformers_version": metadata.version("transformers")})
-    class_text = _CONFIG_PY.format(name=CONFIG_CLASSES[config.family], family=config.family)
+    class_text = _CONFIG_PY.format(name=FAMILIES[config.family].config_class, family=config.family)
     (folder / "config.py").write_text(class_text)
     write_json(folder / "training_state.json", asdict(state))
     (folder / "train_command.txt").write_text(command)

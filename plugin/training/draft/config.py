@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any
 
-Family = Literal["dflash", "dspark", "dflare"]
-MarkovHeadType = Literal["vanilla", "gated", "rnn"]
-
-ARCHITECTURES: Final[dict[Family, str]] = {
-    "dflash": "DFlashDraftModel",
-    "dspark": "DSparkDraftModel",
-    "dflare": "DFlareDraftModel",
-}
-CONFIG_CLASSES: Final[dict[Family, str]] = {
-    "dflash": "DFlashSpeculatorConfig",
-    "dspark": "DSparkSpeculatorConfig",
-    "dflare": "DFlareSpeculatorConfig",
-}
+from plugin.drafts.families import FAMILIES, Family, MarkovHeadType
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +38,8 @@ class DraftConfig:
     confidence_head_with_markov: bool = True
 
     def __post_init__(self) -> None:
-        if self.family not in ARCHITECTURES:
-            raise ValueError(f"family: {self.family!r} is not one of {', '.join(ARCHITECTURES)}")
+        if self.family not in FAMILIES:
+            raise ValueError(f"family: {self.family!r} is not one of {', '.join(FAMILIES)}")
         if self.block_size < 2:
             raise ValueError(
                 f"block_size: {self.block_size} leaves no slot to predict, it must be at least 2"
@@ -131,8 +119,8 @@ class DraftConfig:
         """The config.json of a checkpoint. `verifier` is its hub id, or a path relative to the checkpoint."""
         layers = self.num_hidden_layers
         config: dict[str, Any] = {
-            "architectures": [ARCHITECTURES[self.family]],
-            "auto_map": {"": f"config.{CONFIG_CLASSES[self.family]}"},
+            "architectures": [FAMILIES[self.family].speculators_class],
+            "auto_map": {"": f"config.{FAMILIES[self.family].config_class}"},
             "aux_hidden_state_layer_ids": list(self.aux_hidden_state_layer_ids),
             "block_size": self.block_size,
             "draft_vocab_size": self.draft_vocab_size,

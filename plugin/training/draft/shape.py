@@ -7,30 +7,26 @@ from typing import Any, Final
 
 import torch
 
-from plugin.training.draft.config import DraftConfig, Family
+from plugin.drafts.families import FAMILIES, Family
+from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.model import DraftModel
 from plugin.training.draft.vocabulary import draft_vocabulary
 
 PUBLISHED_DEPTH: Final = 26
 """Decoder layers of the verifier that the published drafts were made for."""
-PUBLISHED_LAYERS: Final[dict[Family, int]] = {"dflash": 5, "dspark": 5, "dflare": 6}
-PUBLISHED_AUX_LAYERS: Final[dict[Family, tuple[int, ...]]] = {
-    "dflash": (2, 7, 13, 18, 21),
-    "dspark": (2, 7, 13, 18, 21),
-    "dflare": (2, 5, 8, 11, 14, 17, 20, 22),
-}
 PUBLISHED_DRAFT_VOCABULARY: Final = 32_000
 PUBLISHED_BLOCK_SIZE: Final = 8
 
 
 def draft_layers(family: Family, depth: int) -> int:
     """Layers of a draft for a decoder of `depth` layers: the published share of them, two at least."""
-    return max(2, round(PUBLISHED_LAYERS[family] * depth / PUBLISHED_DEPTH))
+    return max(2, round(FAMILIES[family].published.num_layers * depth / PUBLISHED_DEPTH))
 
 
 def aux_layers(family: Family, depth: int) -> tuple[int, ...]:
     """The decoder layers that a draft reads, at the published relative depths, ascending and each once."""
-    return tuple(sorted({layer * depth // PUBLISHED_DEPTH for layer in PUBLISHED_AUX_LAYERS[family]}))
+    published = FAMILIES[family].published.aux_layer_ids
+    return tuple(sorted({layer * depth // PUBLISHED_DEPTH for layer in published}))
 
 
 def new_shape(

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
 from plugin.training.run.settings import DraftSettings
 
 if TYPE_CHECKING:
     from plugin.training.run.trainer import TrainingState
-
-_TITLES = {"dflash": "DFlash", "dspark": "DSpark", "dflare": "DFlare"}
 
 
 def model_card(
@@ -25,6 +24,7 @@ def model_card(
     """Markdown with the hub's front matter: what the draft is, how it was trained, what it reached, how to serve it."""
     name = Path(verifier).name if Path(verifier).is_dir() else verifier
     base = "" if Path(verifier).is_dir() else f"base_model: {verifier}\n"
+    title = FAMILIES[config.family].title
     shape = {
         "block size": config.block_size,
         "draft layers": config.num_hidden_layers,
@@ -45,8 +45,8 @@ def model_card(
     reached = {key: f"{value:.5f}" for key, value in metrics.items()}
     parts = [
         f"---\n{base}tags: [speculators, speculative-decoding, {config.family}, t5gemma2]\n---",
-        f"# {_TITLES[config.family]} draft for {name}",
-        f"A {_TITLES[config.family]} draft in Speculators format: up to {config.block_size - 1} draft tokens a step.",
+        f"# {title} draft for {name}",
+        f"A {title} draft in Speculators format: up to {config.block_size - 1} draft tokens a step.",
         _table("draft", shape),
         _table("training", recipe),
         _table("validation", reached) if reached else "It was trained without a validation set.",

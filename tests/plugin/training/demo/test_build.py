@@ -11,11 +11,12 @@ from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
 from app.cli import main
 from plugin.drafts import checkpoint
+from plugin.drafts.families import FAMILIES
 from plugin.training.data.problems.generate import take
 from plugin.training.data.samples import Sample
 from plugin.training.demo import build as demo_module
 from plugin.training.demo import tokenizer as vocabulary
-from plugin.training.demo.build import FAMILIES, MAX_NEW_TOKENS
+from plugin.training.demo.build import MAX_NEW_TOKENS
 from plugin.training.draft.checkpoint import read_draft, read_state
 from plugin.training.run.evaluation import acceptance
 from plugin.training.run.settings import DraftSettings
