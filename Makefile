@@ -27,7 +27,8 @@ test-slow: install
 gpu-test: install
 	$(RUN) -m pytest -m gpu $(ARGS)
 
-# What BENCHMARKS.md has of a GPU, on this one.
+# What BENCHMARKS.md has of a GPU, on this one. With OUT=benchmarks/results/h200.json, `python -m benchmarks.report` then
+# writes it there.
 OUT ?= gpu-results.json
 gpu-bench: install
 	$(RUN) -m benchmarks.attention

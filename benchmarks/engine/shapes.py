@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from plugin.drafts.families import FAMILIES
+from plugin.drafts.families import Family
 
 VOCABULARY: Final = 262_144
-BLOCK: Final = 8
-
 ITEM_BYTES: Final = 2
 """Of a bfloat16 weight."""
 
@@ -84,64 +82,14 @@ def write_decoder_only(folder: Path, shape: Shape = PUBLISHED) -> Path:
     return folder
 
 
-def write_draft(folder: Path, family: str, verifier: Path, shape: Shape = PUBLISHED) -> Path:
-    """config.json of a published-shape draft of `family` for the verifier in `verifier`."""
-    published = FAMILIES[family].published
-    layers = published.num_layers
-    taps = list(published.aux_layer_ids) if shape == PUBLISHED else list(range(1, shape.layers - 1))
-    config: dict[str, Any] = {
-        "architectures": [FAMILIES[family].speculators_class],
-        "aux_hidden_state_layer_ids": taps,
-        "block_size": BLOCK,
-        "draft_vocab_size": min(32_000, shape.vocabulary // 2),
-        "dtype": "bfloat16",
-        "mask_token_id": 4,
-        "sliding_window_non_causal": False,
-        "speculators_config": {
-            "algorithm": family,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {
-                    "accept_tolerance": 0.0,
-                    "proposal_type": "greedy",
-                    "speculative_tokens": 7,
-                    "verifier_accept_k": 1,
-                }
-            ],
-            "verifier": {
-                "architectures": ["T5Gemma2ForConditionalGeneration"],
-                "name_or_path": str(verifier),
-            },
-        },
-        "speculators_model_type": family,
-        "target_hidden_size": None,
-        "tie_word_embeddings": False,
-        "transformer_layer_config": {
-            "model_type": "llama",
-            "attention_bias": False,
-            "head_dim": 256,
-            "hidden_act": "silu",
-            "hidden_size": shape.hidden,
-            "intermediate_size": shape.intermediate,
-            "max_position_embeddings": 32_768,
-            "num_attention_heads": 4,
-            "num_hidden_layers": layers,
-            "num_key_value_heads": 1,
-            "layer_types": ["full_attention"] * layers,
-            "rms_norm_eps": 1e-6,
-            "rope_parameters": {"factor": 8.0, "rope_theta": 1_000_000.0, "rope_type": "linear"},
-            "sliding_window": 2048,
-            "tie_word_embeddings": False,
-            "vocab_size": shape.vocabulary,
-        },
-    }
-    if family == "dspark":
-        config |= {
-            "markov_rank": 256,
-            "markov_head_type": "vanilla",
-            "enable_confidence_head": True,
-            "confidence_head_with_markov": True,
-        }
+def write_draft(folder: Path, family: Family, verifier: Path) -> Path:
+    """config.json of a draft of `family` for the verifier in `verifier`, of published shape if that is."""
+    from transformers import AutoConfig
+
+    from plugin.training.draft.shape import new_shape
+
+    shape = new_shape(family, AutoConfig.from_pretrained(verifier).decoder, mask_token_id=4)
+    config = shape.to_json(str(verifier), verifier_softcap=None, dtype="bfloat16", version="")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     return folder

@@ -51,7 +51,7 @@ def specs(
             own = {"model": str(peer), "enable_prefix_caching": False}
         elif arm in FAMILIES:
             own["speculative_config"] = {
-                "model": str(write_draft(root / arm, arm, verifier, shape)),
+                "model": str(write_draft(root / arm, FAMILIES[arm].name, verifier)),
                 "method": "dflash",
                 "num_speculative_tokens": K,
                 "rejection_sample_method": "synthetic",
