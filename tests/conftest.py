@@ -23,6 +23,7 @@ if find_spec("hypothesis"):
 pytest_plugins = ["tests.reference.fixtures"]
 
 LONGEST = (
+    "tests/gpu/test_equality.py::test_compiled",
     "tests/engine/test_fitted_drafts.py",
     "tests/engine/test_random_drafts.py",
     "tests/engine/gateway/",
