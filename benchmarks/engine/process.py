@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TextIO
 
 
@@ -68,13 +69,13 @@ class ArmProcess:
 
     def stop(self) -> None:
         """Ends the process by closing its input, or kills it after half a minute."""
-        assert self.process.stdin is not None
-        try:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with suppress(BrokenPipeError):
             self.process.stdin.close()
-            self.process.wait(timeout=30)
-        except BrokenPipeError:
+        try:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.process.stdout.close()
         self.log.close()
