@@ -11,7 +11,7 @@ from typing import Any
 from app.bench.arithmetic import ratio, spread_ms
 from app.bench.arms import Arm
 from app.bench.client import Reply, Sampling, Target
-from app.bench.counters import acceptance
+from app.bench.counters import acceptance_between
 from app.bench.load import Load
 from app.bench.machine import versions
 from app.bench.prompts import PromptSet
@@ -106,7 +106,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "ttft_ms": spread_ms(reply.timing.ttft for reply in good),
         "itl_ms": spread_ms(gap for reply in good for gap in reply.timing.itl),
         "tpot_ms": spread_ms(reply.timing.tpot(n) for reply, n in zip(good, counts, strict=True)),
-        "acceptance": acceptance(load.before, load.after),
+        "acceptance": acceptance_between(load.before, load.after),
         "outputs": _outputs(load.replies),
     }
 

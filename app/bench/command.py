@@ -114,14 +114,14 @@ def _add_shared(parser: argparse.ArgumentParser, out: Path | None, count: int | 
 
 
 def _run_bench(arguments: argparse.Namespace) -> None:
-    from app.bench.entry import bench
+    from app.bench.entry import bench, guarded
 
     if arguments.arms is None and not arguments.url:
         arguments.arms = _DEFAULT_ARMS
-    raise SystemExit(bench(arguments))
+    raise SystemExit(guarded(bench, arguments))
 
 
 def _run_check(arguments: argparse.Namespace) -> None:
-    from app.bench.entry import check
+    from app.bench.entry import check, guarded
 
-    raise SystemExit(check(arguments))
+    raise SystemExit(guarded(check, arguments))
