@@ -35,7 +35,7 @@ gpu-bench: install
 	$(RUN) -m benchmarks.attention --out $(OUT)
 	$(RUN) -m benchmarks.engine --out $(OUT)
 	$(RUN) -m benchmarks.engine.first_requests --out $(OUT)
-	$(RUN) -m benchmarks.gateway_cost --gpu --out $(OUT)
+	$(RUN) -m benchmarks.gateway_cost --gpu --runs 2 --out $(OUT)
 	$(RUN) -m benchmarks.engine.data_parallel --out $(OUT)
 	$(RUN) -m benchmarks.training --out $(OUT)
 
