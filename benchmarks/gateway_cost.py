@@ -1,6 +1,6 @@
 """What the gateway costs: the same model behind it and behind plain `vllm serve`, side by side on one machine.
 
-    python -m benchmarks.gateway_cost [--model FOLDER] [--runs 5]
+    python -m benchmarks.gateway_cost [--model FOLDER] [--runs 5] [--gpu --out benchmarks/results/h200.json]
 
 Every run starts each server afresh and alone, in changing order, with the same dtype, batch size and eager flag: two
 that live at once share the cores unevenly, and one start is faster than the next. A turn is 32 streams of 64 tokens,
@@ -31,6 +31,7 @@ from app.bench.errors import BenchError
 from app.bench.machine import package_environment
 from app.bench.servers import started
 from app.settings import PREFIX
+from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 
 STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
@@ -62,25 +63,27 @@ class Server:
         return folder / f"{self.name.replace(' ', '-')}.log"
 
 
-def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
-    """The gateway and plain vLLM for one pair of checkpoints, without the shell's T5GEMMA_* variables."""
+def servers(checkpoints: Checkpoints, batch: int, gpu: bool) -> list[Server]:
+    """The gateway and plain vLLM for one pair of checkpoints, without the shell's T5GEMMA_* variables: in float32 and
+    eager, or, with `gpu`, in bfloat16 and with CUDA graphs.
+    """
     draft = absolute(checkpoints.draft.path) if checkpoints.draft else None
     same = {
         "model": absolute(checkpoints.verifier.path),
         "served_model_name": MODEL,
-        "dtype": "float32",
+        "dtype": "bfloat16" if gpu else "float32",
         "max_model_len": "512",
         "max_num_seqs": str(batch),
         "kv_cache_memory_bytes": str(1 << 30),
     }
-    settings = same | {"draft": draft or "none", "enforce_eager": "true", "request_metrics": "none"}
+    settings = same | {"draft": draft or "none", "enforce_eager": str(not gpu), "request_metrics": "none"}
     flags = same | {"max_num_batched_tokens": "2048"}
     if draft is not None:
         speculative = {"model": draft, "method": "dflash", "num_speculative_tokens": checkpoints.k}
         flags["speculative_config"] = json.dumps(speculative)
     clean = {name: v for name, v in package_environment().items() if not name.upper().startswith(PREFIX)}
     stock = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
-    stock += ["--enforce-eager", "--disable-uvicorn-access-log"]
+    stock += ["--disable-uvicorn-access-log", *([] if gpu else ["--enforce-eager"])]
     return [
         Server(
             "gateway",
@@ -147,6 +150,12 @@ async def measure(both: Sequence[Server], runs: int, folder: Path, start_timeout
             print(f"run {number + 1}/{runs}, {server.name}: {turns[-1]}", file=sys.stderr, flush=True)
 
 
+def ratios(ours: Server, stock: Server) -> Turn:
+    """Median of ours over median of the other's, of each number."""
+    mine, other = ((statistics.median(x) for x in zip(*server.runs, strict=True)) for server in (ours, stock))
+    return Turn(*(a / b for a, b in zip(mine, other, strict=True)))
+
+
 def report(ours: Server, stock: Server) -> str:
     """Medians with their spread, and the ratios."""
     lines = [f"{'':34}{ours.name:>24}{stock.name:>24}{'ratio':>8}"]
@@ -155,11 +164,9 @@ def report(ours: Server, stock: Server) -> str:
         ("time to first token, ms", "first", 1000.0),
         (f"{WHOLE} whole replies, req/s", "whole_rate", 1.0),
     ):
-        mine, other = ([scale * getattr(run, name) for run in server.runs] for server in (ours, stock))
-        cells = "".join(
-            f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})".rjust(24) for v in (mine, other)
-        )
-        lines.append(f"{title:34}{cells}{statistics.median(mine) / statistics.median(other):>8.3f}")
+        columns = ([scale * getattr(run, name) for run in server.runs] for server in (ours, stock))
+        cells = [f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})" for v in columns]
+        lines.append(f"{title:34}{cells[0]:>24}{cells[1]:>24}{getattr(ratios(ours, stock), name):>8.3f}")
     return "\n".join(lines)
 
 
@@ -178,8 +185,10 @@ def main() -> None:
     add("--batch", type=int, default=32, help="max_num_seqs of both")
     add("--runs", type=int, default=5)
     add("--start-timeout", type=float, default=300.0, metavar="S", help="until a server is ready, seconds")
+    add("--gpu", action="store_true", help="bfloat16 and CUDA graphs (default: float32, eager)")
+    add("--out", type=Path, help="merge the figures into this JSON file")
     arguments = parser.parse_args()
-    both = servers(resolve(arguments.model, None, None, None), arguments.batch)
+    both = servers(resolve(arguments.model, None, None, None), arguments.batch, arguments.gpu)
     folder = Path(tempfile.mkdtemp(prefix="gateway-cost-"))
     try:
         asyncio.run(measure(both, arguments.runs, folder, arguments.start_timeout))
@@ -190,6 +199,14 @@ def main() -> None:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
     print(report(*both))
     print(f"logs: {folder}")
+    if arguments.out:
+        found = ratios(*both)
+        record(
+            arguments.out,
+            typed("benchmarks.gateway_cost"),
+            {"gateway_over_vllm_serve_rps": found.stream_rate, "gateway_over_vllm_serve_ttft": found.first},
+            {server.name: [run._asdict() for run in server.runs] for server in both},
+        )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from app.bench.client import Target
 from app.bench.errors import BenchError
 from app.bench.servers import started
+from benchmarks import gateway_cost
 from benchmarks.gateway_cost import MODEL, TOKENS, Server, Turn, report, servers, stream, tail, whole
+from benchmarks.results import read
 from plugin.drafts.checkpoint import DEMO, resolve
 
 TEXT: dict[str, Any] = {"choices": [{"index": 0, "text": "a"}]}
@@ -69,7 +72,7 @@ async def test_a_short_reply_is_refused() -> None:
 def both(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
     """The two servers of the demo, made in a shell that sets a variable of the gateway."""
     monkeypatch.setenv("T5GEMMA_K", "1")
-    return servers(resolve(str(DEMO / "dflash"), None, None, None), 4)
+    return servers(resolve(str(DEMO / "dflash"), None, None, None), 4, gpu=False)
 
 
 def test_both_serve_the_same(both: list[Server]) -> None:
@@ -84,11 +87,17 @@ def test_both_serve_the_same(both: list[Server]) -> None:
         "served_model_name",
     ):
         assert ours.variables[f"T5GEMMA_{name.upper()}"] == flags[f"--{name.replace('_', '-')}"]
-    assert (ours.variables["T5GEMMA_MAX_NUM_SEQS"], ours.variables["T5GEMMA_ENFORCE_EAGER"]) == ("4", "true")
-    assert "--enforce-eager" in stock.command
+    assert (ours.variables["T5GEMMA_MAX_NUM_SEQS"], ours.variables["T5GEMMA_DTYPE"]) == ("4", "float32")
+    assert "--enforce-eager" in stock.command and ours.variables["T5GEMMA_ENFORCE_EAGER"] == "True"
     speculative = json.loads(flags["--speculative-config"])
     assert (speculative["model"], speculative["num_speculative_tokens"]) == (str(DEMO / "dflash"), 7)
     assert ours.variables["T5GEMMA_DRAFT"] == str(DEMO / "dflash")
+
+
+def test_a_gpu_has_graphs_and_bfloat16() -> None:
+    ours, stock = servers(resolve(str(DEMO / "dflash"), None, None, None), 4, gpu=True)
+    assert "--enforce-eager" not in stock.command and ours.variables["T5GEMMA_ENFORCE_EAGER"] == "False"
+    assert "bfloat16" in stock.command and ours.variables["T5GEMMA_DTYPE"] == "bfloat16"
 
 
 def test_the_shell_sets_nothing(tmp_path: Path, both: list[Server]) -> None:
@@ -109,10 +118,13 @@ def test_the_shell_sets_nothing(tmp_path: Path, both: list[Server]) -> None:
     assert tail(log) == "['T5GEMMA_DTYPE'] ['a-server.log']"
 
 
-def test_report(both: list[Server]) -> None:
-    ours, stock = both
+def add_runs(ours: Server, stock: Server) -> None:
     ours.runs.extend([Turn(8.0, 2.0, 0.1), Turn(12.0, 4.0, 0.3), Turn(10.0, 3.0, 0.2)])
     stock.runs.extend([Turn(5.0, 1.5, 0.1)] * 3)
+
+
+def test_report(both: list[Server]) -> None:
+    add_runs(*both)
     head, *rows = report(*both).splitlines()
     assert head.split() == ["gateway", "vllm", "serve", "ratio"]
     assert [row.split()[-5:] for row in rows] == [
@@ -120,3 +132,18 @@ def test_report(both: list[Server]) -> None:
         ["200.00", "(100.00-300.00)", "100.00", "(100.00-100.00)", "2.000"],
         ["3.00", "(2.00-4.00)", "1.50", "(1.50-1.50)", "2.000"],
     ]
+
+
+def test_the_figures_are_recorded(
+    tmp_path: Path, both: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def measured(both: list[Server], *rest: Any) -> None:
+        add_runs(*both)
+
+    monkeypatch.setattr(gateway_cost, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["x", "--out", str(tmp_path / "gpu.json")])
+    gateway_cost.main()
+    results = read(tmp_path / "gpu.json")
+    assert results["figures"] == {"gateway_over_vllm_serve_rps": 2.0, "gateway_over_vllm_serve_ttft": 2.0}
+    (run,) = results["runs"].values()
+    assert run["details"]["gateway"][1] == {"stream_rate": 12.0, "whole_rate": 4.0, "first": 0.3}
