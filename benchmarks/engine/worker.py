@@ -65,10 +65,10 @@ def attention_us(worker: Any, batch: int, query_len: int) -> dict[str, list[floa
                 graph.replay()
             torch.cuda.synchronize()
         for name, us in _kernel_us(profiler).items():
-            for kernel in ours:
-                if kernel in name:
-                    values = found.setdefault(kernel, [0.0] * PROFILES)
-                    values[loop] += us / PROFILED_REPLAYS / layers
+            kernel = max((one for one in ours if one in name), key=len, default=None)
+            if kernel is not None:
+                values = found.setdefault(kernel, [0.0] * PROFILES)
+                values[loop] += us / PROFILED_REPLAYS / layers
     return found
 
 

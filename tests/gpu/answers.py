@@ -12,7 +12,6 @@ from tests.gpu.conftest import BATCHES
 from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
 
-FAMILIES = ("dflash", "dspark", "dflare")
 Prompts = Sequence[tuple[int, ...]]
 
 COUNTED = 0.01

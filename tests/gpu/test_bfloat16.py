@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.answers import FAMILIES, Prompts, ids, in_batches
+from plugin.drafts.families import FAMILIES
+from tests.gpu.answers import Prompts, ids, in_batches
 from tests.gpu.conftest import BATCHES, Mode, gpu_engine
 from tests.reference.greedy import GreedyReference
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.answers import FAMILIES, Prompts, check_accepted, check_joins, differing, ids
+from plugin.drafts.families import FAMILIES
+from tests.gpu.answers import Prompts, check_accepted, check_joins, differing, ids
 from tests.gpu.conftest import BATCHES, Mode, cache_for, gpu_engine
 from tests.reference.greedy import GreedyReference
 

@@ -10,7 +10,8 @@ from unittest import mock
 
 import pytest
 
-from tests.gpu.answers import FAMILIES, Prompts, in_batches
+from plugin.drafts.families import FAMILIES
+from tests.gpu.answers import Prompts, in_batches
 from tests.gpu.conftest import BATCHES, Mode, gpu_engine
 
 pytestmark = pytest.mark.gpu
