@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from plugin.drafts.families import FAMILIES
+
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "plugin" / "demo"
 """Checkpoints; their config.py belongs to the published layout, not to the plugin."""
@@ -128,3 +130,43 @@ def test_imports_without_an_engine() -> None:
     code = BLOCK.format(engines=ENGINES, names=names)
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
+
+
+INDEPENDENT_TABLES = (
+    "tests/plugin/drafts/folders.py",
+    "tests/plugin/drafts/test_families.py",
+    "tests/plugin/training/draft/test_checkpoint.py",
+    "tests/plugin/training/draft/test_shape.py",
+    "tests/engine/test_full_size.py",
+    "tests/engine/test_random_drafts.py",
+    "tests/reference/",
+    "tests/test_config.py",
+)
+"""Tests that spell the published names and numbers themselves, since they would follow the registry's mistakes."""
+
+
+def family_tables(path: Path, at_least: int) -> list[int]:
+    """Line numbers of the tuples, lists, sets and dicts that spell so many families."""
+    lines = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        items = [*node.keys, *node.values] if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+        spelled = {item.value for item in items if isinstance(item, ast.Constant)}
+        if len(spelled & FAMILIES.keys()) >= at_least:
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module)
+def test_one_registry_of_families(path: Path) -> None:
+    """Only `plugin.drafts.families` spells a table of families; a type of their names is one, too."""
+    registry = ROOT / "plugin" / "drafts" / "families.py"
+    assert bool(family_tables(path, at_least=2)) == (path == registry)
+
+
+def test_tests_take_all_families_from_the_registry() -> None:
+    """A test may choose two of them; one that lists all would not see a fourth."""
+    for path in sorted(ROOT.glob("tests/**/*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(INDEPENDENT_TABLES):
+            spelled = family_tables(path, at_least=3)
+            assert not spelled, f"{name}: lines {spelled}"

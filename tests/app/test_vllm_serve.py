@@ -14,6 +14,7 @@ from app import vllm_serve
 from app.drafts.ledger import Ledger
 from app.vllm_serve import DraftsPlugin, ServeLogger, count_into, served
 from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.families import FAMILIES
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def step(drafts: int, drafted: int, accepted: int, proposed: list[int], taken: l
     return SimpleNamespace(spec_decoding_stats=spec)
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_b29_the_true_family_is_told(family: str) -> None:
     """B29: all three run as method "dflash", and the route says which they are."""
     told = client(running(str(DEMO / "verifier"), str(DEMO / family))).get("/drafts").json()

@@ -12,6 +12,7 @@ from transformers import T5Gemma2ForConditionalGeneration
 from benchmarks.comparison import Request
 from benchmarks.serving_walk import walk, walk_checkpoints
 from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.model import DraftModel
 from plugin.training.verifier.extraction import Extractor
@@ -56,7 +57,7 @@ def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: i
     return Request(prompt, sequence[1:], accepted)
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_walk_finds_what_was_accepted(
     make_draft: Callable[..., DraftModel], verifier: T5Gemma2ForConditionalGeneration, family: str
 ) -> None:

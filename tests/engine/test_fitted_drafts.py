@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from plugin.drafts.families import FAMILIES
 from tests.engine.blocks import BlockReference, Served
 from tests.engine.harness import Job, engine
 from tests.engine.test_greedy import Prompts, staggered, wrong
@@ -18,7 +19,6 @@ from tests.reference.greedy import GreedyReference
 
 pytestmark = pytest.mark.engine
 
-FAMILIES = ("dflash", "dspark", "dflare")
 KS = (1, 3, 7)
 
 

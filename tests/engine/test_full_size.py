@@ -16,6 +16,7 @@ from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
 from benchmarks.engine.shapes import write_draft, write_verifier
 from plugin.drafts.checkpoint import read_draft
+from plugin.drafts.families import FAMILIES
 from tests.engine.harness import Job, engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -80,7 +81,7 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_published_size_loads_and_drafts(verifier: Path, tmp_path: Path, family: str) -> None:
     """Random weights accept nothing, so the shapes are the point: blocks of K tokens, mapped through `d2t`."""
     draft = write_draft(tmp_path / family, family, verifier)

@@ -21,6 +21,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.families import FAMILIES
 from tests.engine.harness import Job, engine
 from tests.reference.greedy import GreedyReference
 
@@ -36,7 +37,6 @@ PUBLISHED = [
 ]
 CPU = ["--dtype", "float32", "--enforce-eager"]
 PROMPT = (2, 40, 300, 77, 90, 5, 410, 33)
-FAMILIES = ("dflash", "dspark", "dflare")
 
 
 def parsed(*command: str) -> AsyncEngineArgs:

@@ -10,10 +10,11 @@ import pytest
 from app.drafts.identity import Identity
 from app.settings import Settings, SettingsError
 from plugin.drafts.checkpoint import resolve
+from plugin.drafts.families import FAMILIES
 from tests.plugin.drafts.folders import write_draft, write_pair
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_with_a_draft(tmp_path: Path, family: str) -> None:
     """B27, B29: the true family and class; K as asked beside the trained one."""
     write_pair(tmp_path)

@@ -10,9 +10,8 @@ import pytest
 
 from plugin.drafts import checkpoint
 from plugin.drafts.checkpoint import Checkpoints, resolve
+from plugin.drafts.families import FAMILIES
 from tests.plugin.drafts.folders import refusal, write_draft, write_pair, write_verifier
-
-FAMILIES = ("dflash", "dspark", "dflare")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plugin.drafts.checkpoint import CheckpointError, read_draft, read_verifier
+from plugin.drafts.families import FAMILIES
 from tests.plugin.drafts.folders import Arrays, draft_arrays, write_draft, write_verifier, zeros
 
 
@@ -25,7 +26,7 @@ def refusal(folder: Path) -> str:
     return message
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_published_layout_is_accepted(tmp_path: Path, family: str) -> None:
     facts = read_draft(write_draft(tmp_path / "d", family))
     assert (facts.has_own_head, facts.has_own_embedding) == (True, True)

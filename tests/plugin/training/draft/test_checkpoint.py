@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from plugin.drafts.families import FAMILIES
 from plugin.training.draft.checkpoint import read_draft, train_command, write_draft, write_json
 from plugin.training.draft.model import DraftModel
 from plugin.training.run.trainer import TrainingState
@@ -68,7 +69,7 @@ def _expected(family: str, layers: int, aux: int) -> dict[str, tuple[list[int], 
     }
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_tensors_are_the_published_ones(
     make_draft: Callable[..., DraftModel], tmp_path: Path, family: str
 ) -> None:
@@ -90,7 +91,7 @@ def test_other_markov_heads_add_their_tensors(
     assert found == expected
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_config_json(make_draft: Callable[..., DraftModel], tmp_path: Path, family: str) -> None:
     _write(tmp_path, make_draft(family))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -120,7 +121,7 @@ def test_config_json(make_draft: Callable[..., DraftModel], tmp_path: Path, fami
     assert heads & set(config) == (heads if family == "dspark" else set())
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_written_draft_can_be_read_back(
     make_draft: Callable[..., DraftModel], tmp_path: Path, family: str
 ) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import Blocks, make_blocks
 from plugin.training.draft.model import DraftModel, rope_tables, rotate
 
-FAMILIES = ("dflash", "dspark", "dflare")
 LENGTH, BLOCK = 24, 8
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
+from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.model import DraftModel
@@ -17,8 +18,6 @@ from plugin.training.run.settings import DraftSettings
 from plugin.training.run.trainer import DraftTrainer, NotFinite, StepReport, check_finite
 from plugin.training.verifier.extraction import Extractor, VerifierStates
 from plugin.training.verifier.greedy import greedy_responses
-
-FAMILIES = ("dflash", "dspark", "dflare")
 
 
 @pytest.fixture(scope="module")

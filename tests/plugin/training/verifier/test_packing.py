@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import T5Gemma2ForConditionalGeneration
 
+from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import make_blocks
 from plugin.training.draft.model import DraftModel
@@ -98,7 +99,7 @@ def test_packed_states_are_those_of_each_sample_alone(
     assert not found.aux[rows.documents < 0].any() and not found.states[rows.documents < 0].any()
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_and_unpacked_losses_agree_at_the_same_anchors_f11(
     verifier: T5Gemma2ForConditionalGeneration, make_draft: Callable[..., DraftModel], family: str
 ) -> None:
