@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -163,14 +163,16 @@ def ratios(ours: Server, stock: Server) -> Turn:
 def report(ours: Server, stock: Server) -> str:
     """Medians with their spread, and the ratios."""
     lines = [f"{'':34}{ours.name:>24}{stock.name:>24}{'ratio':>8}"]
-    for title, name, scale in (
-        (f"{STREAMS} streams of {TOKENS} tokens, req/s", "stream_rate", 1.0),
-        ("time to first token, ms", "first", 1000.0),
-        (f"{WHOLE} whole replies, req/s", "whole_rate", 1.0),
-    ):
-        columns = ([scale * getattr(run, name) for run in server.runs] for server in (ours, stock))
+    numbers: tuple[tuple[str, Callable[[Turn], float], float], ...] = (
+        (f"{STREAMS} streams of {TOKENS} tokens, req/s", lambda turn: turn.stream_rate, 1.0),
+        ("time to first token, ms", lambda turn: turn.first, 1000.0),
+        (f"{WHOLE} whole replies, req/s", lambda turn: turn.whole_rate, 1.0),
+    )
+    for title, number, scale in numbers:
+        columns = ([scale * number(run) for run in server.runs] for server in (ours, stock))
         cells = [f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})" for v in columns]
-        lines.append(f"{title:34}{cells[0]:>24}{cells[1]:>24}{getattr(ratios(ours, stock), name):>8.3f}")
+        ratio = number(ratios(ours, stock))
+        lines.append(f"{title:34}{cells[0]:>24}{cells[1]:>24}{ratio:>8.3f}")
     return "\n".join(lines)
 
 

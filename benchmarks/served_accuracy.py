@@ -107,12 +107,11 @@ def compare(arguments: argparse.Namespace) -> Comparison:
 def table(comparison: Comparison) -> Table:
     """A row a position; differences are served, inside the answers, minus teacher forced."""
     anchors = comparison.positions[0].anchors
-    shown = Table(
-        *("position", "served", "inside answers", "teacher forced", "difference", "accuracy of the slot"),
-        title=f"acceptance at {anchors} anchors, {comparison.greedy} of {comparison.tokens} tokens greedy",
-    )
-    for column in shown.columns:
-        column.justify = "right"
+    greedy = f"{comparison.greedy} of {comparison.tokens} tokens greedy"
+    shown = Table(title=f"acceptance at {anchors} anchors, {greedy}")
+    names = ("position", "served", "inside answers", "teacher forced", "difference", "accuracy of the slot")
+    for name in names:
+        shown.add_column(name, justify="right")
     for row in comparison.positions:
         shown.add_row(
             str(row.position),

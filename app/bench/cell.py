@@ -24,10 +24,8 @@ _SHOWN_ERRORS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured together. `warmup` is the number of requests that are in no number.
-
-    `batch` is the most requests at once of the whole run, which the started server's batch is made for; None:
-    this cell's concurrency.
+    """What is measured together. `warmup` is the number of requests that are in no number; `batch` the most requests at
+    once of the whole run, which the started server's batch is made for (None: this cell's concurrency).
     """
 
     arm: Arm
@@ -58,8 +56,8 @@ class Cell:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _settings(self) -> dict[str, str]:
-        """The T5GEMMA_* variables that the arm's server is started with; empty means unset. None of a server
-        that runs already, which does not see them.
+        """The T5GEMMA_* variables that the arm's server is started with, empty meaning unset; none of a server that
+        runs already, which does not see them.
         """
         if self.arm.url is not None:
             return {}

@@ -111,7 +111,7 @@ def trial_ks(found: Checkpoints, asked: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(asked) or {1, min(3, most), most}))
 
 
-async def check(plan: Plan, checkpoints: Checkpoints, store: Store, progress: ProgressBar) -> Verdict:
+async def judge(plan: Plan, checkpoints: Checkpoints, store: Store, progress: ProgressBar) -> Verdict:
     """Measures the draft at every K, then the verifier, which also says which differences are near ties.
 
     Args:
@@ -147,7 +147,7 @@ class Gaps:
     """
 
     def __init__(self, plan: Plan, store: Store) -> None:
-        self._plan, self._store = plan, store
+        self._store = store
         *self.drafts, self._verifier = plan.cells()
 
     def open(self, records: Records) -> bool:
@@ -183,8 +183,10 @@ class Gaps:
         equality = compare(verifier["outputs"], draft["outputs"])
         kept = draft.get("gaps") or {}
         at = kept["at"] if kept.get("verifier") == verifier["key"] else {}
-        places = [(one.prompt, one.position) for one in equality.differences if equality.by == "token_ids"]
-        return {place: at.get(f"{place[0]}:{place[1]}", _UNKNOWN) for place in places}
+        return {
+            (one.prompt, one.position): at.get(f"{one.prompt}:{one.position}", _UNKNOWN)
+            for one in (equality.differences if equality.by == "token_ids" else ())
+        }
 
 
 _UNKNOWN = object()

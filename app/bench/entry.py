@@ -17,8 +17,7 @@ from rich.table import Table
 
 from app.bench.arms import VERIFIER, Arm, absolute, given_arms, named_drafts, own_arms
 from app.bench.cell import Tokenize
-from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, trial_ks
-from app.bench.check import check as judged
+from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, judge, trial_ks
 from app.bench.client import Sampling
 from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
@@ -79,7 +78,7 @@ def check(arguments: argparse.Namespace) -> int:
     arms = own_arms(",".join(names), {"draft": checkpoint}, verifier)
     plan = _plan(arguments, arms, VERIFIER, (1,))
     with tempfile.TemporaryDirectory() as scratch, ProgressBar(plan.requests) as progress:
-        verdict = _run(judged(plan, checkpoints, Store(arguments.out or Path(scratch)), progress))
+        verdict = _run(judge(plan, checkpoints, Store(arguments.out or Path(scratch)), progress))
     _show(verdict)
     return verdict.exit_code
 

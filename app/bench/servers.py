@@ -1,4 +1,4 @@
-"""Servers that a benchmark starts itself: up when they answer /ready, gone when the arm is measured."""
+"""Servers that a benchmark starts itself: up before they are measured, gone afterwards."""
 
 from __future__ import annotations
 

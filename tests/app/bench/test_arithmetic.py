@@ -15,7 +15,7 @@ seconds = st.floats(min_value=0, max_value=1e4, allow_nan=False)
 
 
 def test_inter_chunk_and_per_token_times_are_two_numbers() -> None:
-    """F02: 8 chunks 100 ms apart that carry 20 tokens."""
+    """8 chunks 100 ms apart that carry 20 tokens: chunks are not tokens (F02)."""
     timing = ChunkTimes(10.0, [10.3 + 0.1 * i for i in range(8)])
     assert timing.ttft == pytest.approx(0.3)
     assert timing.itl == pytest.approx([0.1] * 7)
@@ -63,7 +63,7 @@ def test_ratio(part: float, whole: float) -> None:
 
 @pytest.mark.parametrize(("part", "whole"), [(1.0, 0.0), (0.0, 0.0), (None, 2.0), (2.0, None)])
 def test_ratio_without_a_base(part: float | None, whole: float | None) -> None:
-    """F06: a zero base gives null."""
+    """A zero base gives null (F06)."""
     assert ratio(part, whole) is None
 
 

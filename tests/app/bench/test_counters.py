@@ -40,9 +40,9 @@ def reading(drafts: int, accepted: list[int], source: str = "/metrics") -> Readi
 
 
 def test_acceptance_is_the_difference() -> None:
-    """F03: what was drafted before the first reading is in no rate."""
-    told = acceptance_between(reading(100, [100, 100]), reading(110, [108, 104]))
-    assert told == {
+    """What was drafted before the first reading, as in warm-ups, is in no rate (F03)."""
+    found = acceptance_between(reading(100, [100, 100]), reading(110, [108, 104]))
+    assert found == {
         "source": "/metrics",
         "drafts": 10,
         "draft_tokens": 20,
@@ -57,9 +57,9 @@ def test_acceptance_is_the_difference() -> None:
 
 
 def test_acceptance_without_traffic_is_null() -> None:
-    told = acceptance_between(reading(5, [2]), reading(5, [2]))
-    assert told is not None
-    assert (told["drafts"], told["acceptance_rate"], told["mean_acceptance_length"]) == (0, None, None)
+    found = acceptance_between(reading(5, [2]), reading(5, [2]))
+    assert found is not None
+    assert (found["drafts"], found["acceptance_rate"], found["mean_acceptance_length"]) == (0, None, None)
 
 
 def test_acceptance_across_a_restart_is_unknown() -> None:

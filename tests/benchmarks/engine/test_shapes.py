@@ -11,17 +11,10 @@ import pytest
 from benchmarks.engine.shapes import write_draft, write_verifier
 from plugin.drafts.families import FAMILIES, Family
 
-CLASSES = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel", "dflare": "DFlareDraftModel"}
-AUX_LAYERS = {
-    "dflash": [2, 7, 13, 18, 21],
-    "dspark": [2, 7, 13, 18, 21],
-    "dflare": [2, 5, 8, 11, 14, 17, 20, 22],
-}
-LAYERS = {"dflash": 5, "dspark": 5, "dflare": 6}
-
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_published_draft(tmp_path: Path, family: Family) -> None:
+    facts = FAMILIES[family]
     verifier = write_verifier(tmp_path / "verifier")
     config: dict[str, Any] = json.loads(
         (write_draft(tmp_path / family, family, verifier) / "config.json").read_text()
@@ -29,8 +22,8 @@ def test_published_draft(tmp_path: Path, family: Family) -> None:
     speculators, layer = config["speculators_config"], config["transformer_layer_config"]
     (proposal,) = speculators["proposal_methods"]
     assert config == config | {
-        "architectures": [CLASSES[family]],
-        "aux_hidden_state_layer_ids": AUX_LAYERS[family],
+        "architectures": [facts.speculators_class],
+        "aux_hidden_state_layer_ids": list(facts.published.aux_layer_ids),
         "block_size": 8,
         "draft_vocab_size": 32_000,
         "dtype": "bfloat16",
@@ -47,10 +40,10 @@ def test_published_draft(tmp_path: Path, family: Family) -> None:
         "head_dim": 256,
         "hidden_size": 1152,
         "intermediate_size": 6912,
-        "layer_types": ["full_attention"] * LAYERS[family],
+        "layer_types": ["full_attention"] * facts.published.num_layers,
         "max_position_embeddings": 32_768,
         "num_attention_heads": 4,
-        "num_hidden_layers": LAYERS[family],
+        "num_hidden_layers": facts.published.num_layers,
         "num_key_value_heads": 1,
         "rms_norm_eps": 1e-6,
         "rope_parameters": {"factor": 8.0, "rope_theta": 1_000_000.0, "rope_type": "linear"},
