@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from app.bench.errors import BenchError
@@ -16,7 +17,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One served request: token ids of prompt and answer, accepted draft tokens by step."""
+    """One served greedy request: token ids of prompt and answer (with the end token, if it came), accepted draft tokens
+    by step. A step that accepts a tokens at token n of the answer leads to token n + 1 + a.
+    """
 
     prompt: list[int]
     response: list[int]
@@ -35,19 +38,42 @@ class Request:
                 " T5GEMMA_REQUEST_METRICS=detailed?"
             ) from None
 
-    def inside(self) -> list[int]:
-        """Accepted tokens by step, without those behind the answer's end: a step that accepts a tokens at token n of
-        the answer leads to token n + 1 + a.
-        """
-        runs, token = [], 1
-        for count in self.accepted:
-            runs.append(min(count, len(self.response) - token))
-            token += 1 + count
-        return runs
+    def anchors(self) -> list[int]:
+        """The decoder column of every step's anchor; column 0 is the start token, column 1 the first answer token.
 
-    def to_json(self) -> dict[str, Any]:
-        """As `benchmarks.serving_walk` reads it."""
-        return {"prompt": self.prompt, "response": self.response, "accepted": self.accepted}
+        Raises `ValueError` when the steps do not lead from the first token to the last: one began at the last token or
+        after it, or they made fewer tokens.
+        """
+        *starts, end = accumulate((1 + count for count in self.accepted), initial=1)
+        last = len(self.response)
+        if (starts and starts[-1] >= last) or end < last:
+            raise ValueError(f"{len(starts)} steps lead to token {end} of an answer of {last}")
+        return starts
+
+    def inside(self) -> list[int]:
+        """Accepted tokens by step, without those behind the answer's end."""
+        starts = accumulate((1 + count for count in self.accepted), initial=1)
+        return [
+            min(count, len(self.response) - start)
+            for count, start in zip(self.accepted, starts, strict=False)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Teacher-forced sums over the anchors, by slot from 1 to K.
+
+    `counted`: anchors whose slot lies inside the answer; `correct`: of these, where the draft's likeliest token is the
+    answer's, with the true tokens before it given; `matched`: anchors where this slot and all before it are correct.
+    `greedy` of the `tokens` answer tokens are the verifier's likeliest, computed in float32.
+    """
+
+    anchors: int
+    counted: list[int]
+    correct: list[int]
+    matched: list[int]
+    tokens: int
+    greedy: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +123,25 @@ class Comparison:
     greedy: int
 
     @classmethod
-    def of(
-        cls, requests: Sequence[Request], drafts: int, accepted: Sequence[int], walked: dict[str, Any]
-    ) -> Comparison:
-        """From the requests, the server's counters over them (drafts, accepted by position) and the walk's sums.
+    def of(cls, requests: Sequence[Request], drafts: int, accepted: Sequence[int], walk: Walk) -> Comparison:
+        """From the requests, the server's counters over them (drafts, accepted by position) and the walk.
 
-        Raises `BenchError` when nothing was drafted, or the counters are not those that the requests tell.
+        Raises `BenchError` when nothing was drafted, or the counters are not those of the requests' steps.
         """
+
+        def by_position(runs: Sequence[int]) -> list[int]:
+            return [sum(run > position for run in runs) for position in range(len(accepted))]
+
         runs = [count for request in requests for count in request.accepted]
-        told = [sum(run > place for run in runs) for place in range(len(accepted))]
-        if not drafts or (drafts, list(accepted)) != (len(runs), told):
+        if not drafts or (drafts, list(accepted)) != (len(runs), by_position(runs)):
             raise BenchError(
                 f"the server counted {drafts} drafts and {list(accepted)} accepted, its answers tell of"
-                f" {len(runs)} and {told}"
+                f" {len(runs)} and {by_position(runs)}"
             )
-        within = [count for request in requests for count in request.inside()]
-        columns = (accepted, [sum(run > place for run in within) for place in range(len(accepted))])
-        sums = (walked["matched"], walked["counted"], walked["correct"])
-        positions = tuple(
-            Position(place, drafts, *numbers)
-            for place, numbers in enumerate(zip(*columns, *sums, strict=True))
-        )
-        return cls(positions, walked["tokens"], walked["greedy"])
+        inside = by_position([count for request in requests for count in request.inside()])
+        columns = zip(accepted, inside, walk.matched, walk.counted, walk.correct, strict=True)
+        positions = tuple(Position(position, drafts, *sums) for position, sums in enumerate(columns))
+        return cls(positions, walk.tokens, walk.greedy)
 
     @property
     def difference(self) -> float:

@@ -1,12 +1,12 @@
 """What the gateway costs: the same model behind it and behind plain `vllm serve`, side by side on one machine.
 
-    python -m benchmarks.gateway_cost [--model FOLDER] [--runs 5]
+    python -m benchmarks.gateway_cost [--model FOLDER] [--runs 5] [--gpu --out benchmarks/results/h200.json]
 
 Every run starts each server afresh and alone, in changing order, with the same dtype, batch size and eager flag: two
 that live at once share the cores unevenly, and one start is faster than the next. A turn is 32 streams of 64 tokens,
-then 8 requests in one piece; a run's numbers are the medians of its turns, the first not counted. Printed are the
-medians of the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error or
-with another number of tokens ends it, with the end of the servers' logs.
+then 8 requests in one piece; a run's numbers are the medians of its turns, those that warm up not counted. Printed are
+the medians of the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error
+or with another number of tokens ends it, with the end of the servers' logs.
 """
 
 from __future__ import annotations
@@ -14,144 +14,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import httpx
 
 from app.bench.arms import absolute
-from app.bench.servers import free_port
+from app.bench.client import Sampling, Target, http_client
+from app.bench.errors import BenchError
+from app.bench.machine import package_environment
+from app.bench.servers import started
 from app.settings import PREFIX
+from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 
 STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
-TURNS = 3
-START_S = 300.0
+TURNS, GPU_TURNS = (1, 3), (4, 9)
+"""Turns that warm up, and that count; on a GPU they are short, and more of the first ones are slow."""
+MODEL = "model"
+SAMPLING = Sampling(TOKENS, ignore_eos=True)
 LOG_LINES = 30
-ROOT = Path(__file__).resolve().parents[1]
 
 
-class BadReply(RuntimeError):
-    """A server answered something that must not be measured."""
-
-
-@dataclass
-class Server:
-    """One of the two; the lists hold a run each, as in `Turn`."""
-
-    name: str
-    command: Sequence[str]
-    port: int
-    env: dict[str, str] = field(default_factory=dict)
-    stream_rates: list[float] = field(default_factory=list)
-    whole_rates: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
-
-    def start(self, folder: Path) -> subprocess.Popen[bytes]:
-        """Starts it in `folder`, where its log goes and no `.env` lies, without the shell's T5GEMMA_* variables."""
-        clean = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
-        with self.log(folder).open("wb") as out:
-            return subprocess.Popen(
-                self.command, env={**clean, **self.env}, cwd=folder, stdout=out, stderr=subprocess.STDOUT
-            )
-
-    def log(self, folder: Path) -> Path:
-        return folder / f"{self.name.replace(' ', '-')}.log"
-
-
-def servers(checkpoints: Checkpoints, batch: int) -> list[Server]:
-    """The gateway and plain vLLM for one pair of checkpoints."""
-    ports = [free_port(), free_port()]
-    draft = checkpoints.draft
-    verifier_path, draft_path = (
-        absolute(checkpoints.verifier.path),
-        absolute(draft.path) if draft else "none",
-    )
-    settings = {
-        "T5GEMMA_MODEL": verifier_path,
-        "T5GEMMA_DRAFT": draft_path,
-        "T5GEMMA_MAX_MODEL_LEN": "512",
-        "T5GEMMA_MAX_NUM_SEQS": str(batch),
-        "T5GEMMA_KV_CACHE_MEMORY_BYTES": str(1 << 30),
-        "T5GEMMA_SERVED_MODEL_NAME": "model",
-        "T5GEMMA_DTYPE": "float32",
-        "T5GEMMA_ENFORCE_EAGER": "true",
-        "T5GEMMA_REQUEST_METRICS": "none",
-    }
-    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", verifier_path]
-    stock += [
-        "--served-model-name",
-        "model",
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "512",
-        "--enforce-eager",
-    ]
-    stock += ["--max-num-seqs", str(batch), "--kv-cache-memory-bytes", str(1 << 30), "--port", str(ports[1])]
-    stock += ["--max-num-batched-tokens", "2048"]
-    if draft is not None:
-        speculative = {
-            "model": draft_path,
-            "method": "dflash",
-            "num_speculative_tokens": checkpoints.k,
-        }
-        stock += ["--speculative-config", json.dumps(speculative)]
-    ours = [sys.executable, "-m", "uvicorn", "app:main", "--app-dir", str(ROOT), "--no-access-log"]
-    ours += ["--port", str(ports[0])]
-    return [
-        Server("gateway", ours, ports[0], settings),
-        Server("vllm serve", [*stock, "--disable-uvicorn-access-log"], ports[1]),
-    ]
-
-
-async def stream(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
-    """Seconds to the first event of one stream; BadReply unless it says what was asked for."""
-    began = time.perf_counter()
-    first = 0.0
-    lines: list[str] = []
-    options = {"stream": True, "stream_options": {"include_usage": True}}
-    async with client.stream("POST", "/v1/completions", json={**body, **options}) as reply:
-        reply.raise_for_status()
-        async for line in reply.aiter_lines():
-            if line.startswith("data: "):
-                first = first or time.perf_counter() - began
-                lines.append(line.removeprefix("data: "))
-    if not lines or lines.pop() != "[DONE]":
-        raise BadReply("a stream did not end with [DONE]")
-    events = [json.loads(line) for line in lines]
-    for event in events:
-        if "error" in event:
-            raise BadReply(f"a stream holds an error: {event['error']}")
-    if not any(choice["text"] for event in events for choice in event["choices"]):
-        raise BadReply("a stream holds no text")
-    _check_tokens(events[-1])
-    return first
-
-
-async def whole(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
-    """One request in one piece; BadReply unless it says what was asked for."""
-    reply = await client.post("/v1/completions", json=body)
-    reply.raise_for_status()
-    _check_tokens(reply.json())
-
-
-def _check_tokens(answer: dict[str, Any]) -> None:
-    tokens = (answer.get("usage") or {}).get("completion_tokens")
-    if tokens != TOKENS:
-        raise BadReply(f"completion_tokens is {tokens}, asked for were {TOKENS}")
-
-
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """Requests a second of the streams and of the whole replies, and the median seconds to the first token."""
 
     stream_rate: float
@@ -159,54 +50,135 @@ class Turn:
     first: float
 
 
-async def turn(server: Server) -> Turn:
+@dataclass(frozen=True)
+class Server:
+    """One of the two: Python's arguments, the path that says that it is up, its environment, a `Turn` a run."""
+
+    name: str
+    command: tuple[str, ...]
+    ready: str
+    variables: dict[str, str]
+    runs: list[Turn] = field(default_factory=list)
+
+    def log(self, folder: Path) -> Path:
+        return folder / f"{self.name.replace(' ', '-')}.log"
+
+
+def servers(checkpoints: Checkpoints, batch: int, gpu: bool) -> list[Server]:
+    """The gateway and plain vLLM for one pair of checkpoints, without the shell's T5GEMMA_* variables: in float32 and
+    eager, or, with `gpu`, in bfloat16 and with CUDA graphs.
+    """
+    draft = absolute(checkpoints.draft.path) if checkpoints.draft else None
+    same = {
+        "model": absolute(checkpoints.verifier.path),
+        "served_model_name": MODEL,
+        "dtype": "bfloat16" if gpu else "float32",
+        "max_model_len": "512",
+        "max_num_seqs": str(batch),
+        "kv_cache_memory_bytes": str(1 << 30),
+    }
+    settings = same | {"draft": draft or "none", "enforce_eager": str(not gpu), "request_metrics": "none"}
+    flags = same | {"max_num_batched_tokens": "2048"}
+    if draft is not None:
+        speculative = {"model": draft, "method": "dflash", "num_speculative_tokens": checkpoints.k}
+        flags["speculative_config"] = json.dumps(speculative)
+    clean = {name: v for name, v in package_environment().items() if not name.upper().startswith(PREFIX)}
+    stock = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
+    stock += ["--disable-uvicorn-access-log", *([] if gpu else ["--enforce-eager"])]
+    return [
+        Server(
+            "gateway",
+            ("-m", "uvicorn", "app:main", "--no-access-log"),
+            "/ready",
+            clean | {PREFIX + name.upper(): value for name, value in settings.items()},
+        ),
+        Server("vllm serve", ("-m", "vllm.entrypoints.openai.api_server", *stock), "/health", clean),
+    ]
+
+
+async def stream(target: Target, prompt: list[int]) -> float:
+    """Seconds to the first token of one stream; BenchError unless it holds what was asked for."""
+    reply = await target.complete(prompt, SAMPLING)
+    if reply.error is not None or not reply.text:
+        raise BenchError(f"a stream failed: {reply.error or 'it holds no text'}")
+    _check_tokens(reply.tokens)
+    assert reply.timing.ttft is not None, "there is text"
+    return reply.timing.ttft
+
+
+async def whole(target: Target, prompt: list[int]) -> None:
+    """One request in one piece; BenchError unless it holds what was asked for."""
+    reply = await target.whole(prompt, SAMPLING)
+    reply.raise_for_status()
+    _check_tokens((reply.json().get("usage") or {}).get("completion_tokens"))
+
+
+def _check_tokens(tokens: int | None) -> None:
+    if tokens != TOKENS:
+        raise BenchError(f"completion_tokens is {tokens}, asked for were {TOKENS}")
+
+
+async def turn(url: str) -> Turn:
     """One turn of a running server."""
-    limits = httpx.Limits(max_connections=STREAMS, max_keepalive_connections=STREAMS)
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{server.port}", timeout=600, limits=limits
-    ) as client:
+    async with http_client(url, own=True) as client:
+        target = Target(client, MODEL, gives_ids=False)
         began = time.perf_counter()
-        times = await asyncio.gather(*[stream(client, _body(i)) for i in range(STREAMS)])
+        times = await asyncio.gather(*[stream(target, _prompt(i)) for i in range(STREAMS)])
         stream_rate = STREAMS / (time.perf_counter() - began)
         began = time.perf_counter()
-        await asyncio.gather(*[whole(client, _body(i)) for i in range(WHOLE)])
+        await asyncio.gather(*[whole(target, _prompt(i)) for i in range(WHOLE)])
         return Turn(stream_rate, WHOLE / (time.perf_counter() - began), statistics.median(times))
 
 
-def _body(number: int) -> dict[str, Any]:
-    prompt = [2, *[5 + (number * 7 + i * 3) % 200 for i in range(PROMPT_TOKENS - 1)]]
-    return {"model": "model", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+def _prompt(number: int) -> list[int]:
+    return [2, *[5 + (number * 7 + i * 3) % 200 for i in range(PROMPT_TOKENS - 1)]]
 
 
-def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
-    path = "/ready" if server.name == "gateway" else "/health"
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise BadReply(f"{server.name} ended with exit code {process.returncode}")
-        try:
-            if httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=2).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise BadReply(f"{server.name} was not ready after {START_S:g} s")
+async def measure(
+    both: Sequence[Server], runs: int, folder: Path, start_timeout_s: float, turns: tuple[int, int]
+) -> None:
+    """`runs` runs of each, in changing order; appends their numbers. `turns`: those that warm up, those that count."""
+    warm_up, counted = turns
+    for number in range(runs):
+        for server in both if number % 2 else reversed(both):
+            async with started(
+                server.name,
+                server.command,
+                server.variables,
+                server.ready,
+                server.log(folder),
+                start_timeout_s,
+            ) as url:
+                taken = [await turn(url) for _ in range(warm_up + counted)][warm_up:]
+            server.runs.append(Turn(*map(statistics.median, zip(*taken, strict=True))))
+            print(f"run {number + 1}/{runs}, {server.name}: {taken[-1]}", file=sys.stderr, flush=True)
+
+
+def ratios(ours: Server, stock: Server) -> Turn:
+    """Median of ours over median of the other's, of each number."""
+    mine, other = ((statistics.median(x) for x in zip(*server.runs, strict=True)) for server in (ours, stock))
+    return Turn(*(a / b for a, b in zip(mine, other, strict=True)))
 
 
 def report(ours: Server, stock: Server) -> str:
     """Medians with their spread, and the ratios."""
     lines = [f"{'':34}{ours.name:>24}{stock.name:>24}{'ratio':>8}"]
-    for title, name, scale in (
-        (f"{STREAMS} streams of {TOKENS} tokens, req/s", "stream_rates", 1.0),
-        ("time to first token, ms", "first", 1000.0),
-        (f"{WHOLE} whole replies, req/s", "whole_rates", 1.0),
-    ):
-        mine, other = ([scale * x for x in getattr(server, name)] for server in (ours, stock))
-        cells = "".join(
-            f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})".rjust(24) for v in (mine, other)
-        )
-        lines.append(f"{title:34}{cells}{statistics.median(mine) / statistics.median(other):>8.3f}")
+    numbers: tuple[tuple[str, Callable[[Turn], float], float], ...] = (
+        (f"{STREAMS} streams of {TOKENS} tokens, req/s", lambda turn: turn.stream_rate, 1.0),
+        ("time to first token, ms", lambda turn: turn.first, 1000.0),
+        (f"{WHOLE} whole replies, req/s", lambda turn: turn.whole_rate, 1.0),
+    )
+    for title, number, scale in numbers:
+        columns = ([scale * number(run) for run in server.runs] for server in (ours, stock))
+        cells = [f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})" for v in columns]
+        ratio = number(ratios(ours, stock))
+        lines.append(f"{title:34}{cells[0]:>24}{cells[1]:>24}{ratio:>8.3f}")
     return "\n".join(lines)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
 def main() -> None:
@@ -214,44 +186,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default=str(DEMO / "dflash"), help="verifier or draft, as T5GEMMA_MODEL")
-    parser.add_argument("--batch", type=int, default=32, help="max_num_seqs of both")
-    parser.add_argument("--runs", type=int, default=5)
+    add = parser.add_argument
+    add("--model", default=str(DEMO / "dflash"), help="verifier or draft, as T5GEMMA_MODEL")
+    add("--batch", type=int, default=32, help="max_num_seqs of both")
+    add("--runs", type=int, default=5)
+    add("--start-timeout", type=float, default=300.0, metavar="S", help="until a server is ready, seconds")
+    add("--gpu", action="store_true", help="bfloat16 and CUDA graphs (default: float32, eager)")
+    add("--out", type=Path, help="merge the figures into this JSON file")
     arguments = parser.parse_args()
-    both = servers(resolve(arguments.model, None, None, None), arguments.batch)
+    both = servers(resolve(arguments.model, None, None, None), arguments.batch, arguments.gpu)
+    turns = GPU_TURNS if arguments.gpu else TURNS
     folder = Path(tempfile.mkdtemp(prefix="gateway-cost-"))
     try:
-        measure(both, arguments.runs, folder)
-    except (BadReply, httpx.HTTPError) as error:
-        for server in both:
-            if server.log(folder).exists():
-                print(f"--- {server.log(folder)}, its end", file=sys.stderr)
-                print(tail(server.log(folder)), file=sys.stderr)
+        asyncio.run(measure(both, arguments.runs, folder, arguments.start_timeout, turns))
+    except (BenchError, httpx.HTTPError) as error:
+        for log in (server.log(folder) for server in both):
+            if log.exists():
+                print(f"--- {log}, its end\n{tail(log)}", file=sys.stderr)
         raise SystemExit(f"{type(error).__name__}: {error}") from None
     print(report(*both))
     print(f"logs: {folder}")
-
-
-def measure(both: Sequence[Server], runs: int, folder: Path) -> None:
-    """`runs` runs of each, in changing order; appends their numbers."""
-    for number in range(runs):
-        for server in both if number % 2 else reversed(both):
-            process = server.start(folder)
-            try:
-                _wait(server, process)
-                _, *turns = [asyncio.run(turn(server)) for _ in range(1 + TURNS)]
-            finally:
-                process.terminate()
-                process.wait(60)
-            server.stream_rates.append(statistics.median(one.stream_rate for one in turns))
-            server.whole_rates.append(statistics.median(one.whole_rate for one in turns))
-            server.first.append(statistics.median(one.first for one in turns))
-            print(f"run {number + 1}/{runs}, {server.name}: {turns[-1]}", file=sys.stderr, flush=True)
-
-
-def tail(log: Path) -> str:
-    """The last lines of a log."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+    if arguments.out:
+        found = ratios(*both)
+        record(
+            arguments.out,
+            typed("benchmarks.gateway_cost"),
+            {"gateway_over_vllm_serve_rps": found.stream_rate, "gateway_over_vllm_serve_ttft": found.first},
+            {server.name: [run._asdict() for run in server.runs] for server in both},
+        )
 
 
 if __name__ == "__main__":

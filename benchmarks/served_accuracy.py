@@ -2,30 +2,26 @@
 
     python -m benchmarks.served_accuracy --draft plugin/demo/dflash --num-prompts 64 --k 7
 
-The gateway is started on the draft and answers fresh word problems greedily, one after the other. Its
-/drafts/stats tell the acceptance by position; every answer tells its steps, and with them the anchors.
-`benchmarks.serving_walk` then computes in plain PyTorch what the draft guesses at these anchors, teacher
-forced with the answers' own tokens.
+The gateway is started on the draft and answers fresh word problems greedily, one after the other. Its counters tell the
+acceptance by position; every answer tells its steps, and with them the anchors. `benchmarks.serving_walk` then computes
+in plain PyTorch what the draft guesses at these anchors, teacher forced with the answers' own tokens.
 
-At position 0 acceptance and accuracy are the same quantity. Further on a server only accepts what follows
-accepted tokens, and so does the teacher-forced acceptance; the accuracy of a slot does not. There a server also
-counts what it accepts behind an answer's end token, of which the answer tells nothing: what it accepted inside the
-answers stands in a column of its own, and is what differences refer to. Exit code 0: at position 0 they differ by no
-more than the tolerance. 1: by more, or they could not be compared.
+At position 0 acceptance and accuracy are the same quantity. Further on a server only accepts what follows accepted
+tokens, and so does the teacher-forced acceptance; the accuracy of a slot does not. There a server also counts what it
+accepts behind an answer's end token, of which the answer tells nothing: what it accepted inside the answers stands in a
+column of its own, and is what differences refer to. Exit code 0: at position 0 they differ by no more than the
+tolerance. 1: by more, or they could not be compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 from rich.console import Console
@@ -35,44 +31,33 @@ from app.bench.arms import Arm, absolute, own_arms
 from app.bench.check import checkpoints_of
 from app.bench.client import http_client
 from app.bench.command import positive
+from app.bench.counters import acceptance_between, settled
 from app.bench.errors import BenchError
-from app.bench.machine import package_environment
 from app.bench.prompts import PROBLEMS, load
 from app.bench.servers import serving
-from benchmarks.comparison import AGREES, DIFFERS, Comparison, Request
+from benchmarks.comparison import AGREES, DIFFERS, Comparison, Request, Walk
 from plugin.drafts.checkpoint import DEMO
 
 TOLERANCE = 0.05
-_WALK = "benchmarks.serving_walk"
-_STATS_READS = 40
-_STATS_WAIT_S = 0.05
 
 
 async def served(
     client: httpx.AsyncClient, prompts: Sequence[str], max_tokens: int
 ) -> tuple[list[Request], int, list[int]]:
     """Sends the prompts one by one: the requests, and by how much the server's drafts and its accepted tokens by
-    position rose. Raises `BenchError` when a request fails.
+    position rose. Raises `BenchError` when a request fails, or the server has no counters of a draft.
     """
     try:
-        before = await _stats(client)
+        before = await settled(client)
         requests = [await _complete(client, prompt, max_tokens) for prompt in prompts]
-        wanted = before[0] + sum(len(request.accepted) for request in requests)
-        for _ in range(_STATS_READS):  # a server may count a step after its tokens were sent
-            after = await _stats(client)
-            if after[0] >= wanted:
-                break
-            await asyncio.sleep(_STATS_WAIT_S)
+        steps = sum(len(request.accepted) for request in requests)
+        after = await settled(client, before.counts.drafts + steps if before else 0)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise BenchError(f"{client.base_url}: {type(error).__name__}: {error}") from None
-    return requests, after[0] - before[0], [new - old for new, old in zip(after[1], before[1], strict=True)]
-
-
-async def _stats(client: httpx.AsyncClient) -> tuple[int, list[int]]:
-    answer = await client.get("/drafts/stats")
-    answer.raise_for_status()
-    life = answer.json()["lifetime"]
-    return life["drafts"], [position["accepted"] for position in life["per_position"]]
+    counted = acceptance_between(before, after)
+    if counted is None:
+        raise BenchError(f"{client.base_url}: no counters of a draft, or they began anew")
+    return requests, counted["drafts"], [position["accepted"] for position in counted["per_position"]]
 
 
 async def _complete(client: httpx.AsyncClient, prompt: str, max_tokens: int) -> Request:
@@ -83,40 +68,23 @@ async def _complete(client: httpx.AsyncClient, prompt: str, max_tokens: int) -> 
     return Request.from_reply(answer.json())
 
 
-def walked(requests: Sequence[Request], draft: str, verifier: str, k: int) -> dict[str, Any]:
-    """The walk's sums. It is the training code's, which this package does not import: it runs as a process."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "served.jsonl")
-        file.write_text("".join(json.dumps(request.to_json()) + "\n" for request in requests))
-        command = [
-            sys.executable,
-            "-m",
-            _WALK,
-            "--draft",
-            draft,
-            "--verifier",
-            verifier,
-            "--k",
-            str(k),
-            str(file),
-        ]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, env=package_environment(), check=False
-        )
-    if ended.returncode:
-        (*_, line) = ["", *ended.stderr.strip().splitlines()]
-        raise BenchError(f"{_WALK} ended with {ended.returncode}: {line}")
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+def walked(requests: Sequence[Request], draft: str, verifier: str, k: int) -> Walk:
+    """The walk over the requests. Raises `BenchError` when it cannot be done."""
+    from benchmarks.serving_walk import walk_checkpoints
+
+    try:
+        return walk_checkpoints(Path(draft), Path(verifier), requests, k)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BenchError(f"the walk: {' '.join(str(error).split())}") from None
 
 
 def compare(arguments: argparse.Namespace) -> Comparison:
     """Serves, walks, compares. Raises `BenchError`."""
-    place = str(DEMO / arguments.draft) if (DEMO / arguments.draft).is_dir() else absolute(arguments.draft)
-    found = checkpoints_of(place, arguments.verifier)
+    demo = DEMO / arguments.draft
+    checkpoint = str(demo) if demo.is_dir() else absolute(arguments.draft)
+    found = checkpoints_of(checkpoint, arguments.verifier)
     assert found.draft is not None
-    k = arguments.k or found.k
-    (arm,) = own_arms(f"draft:{k}", {"draft": place}, arguments.verifier)
+    (arm,) = own_arms(f"draft:{arguments.k or found.k}", {"draft": checkpoint}, arguments.verifier)
     arm = replace(arm, settings=(*arm.settings, ("REQUEST_METRICS", "detailed")))
     if arguments.url:
         arm = Arm(arm.name, url=arguments.url.rstrip("/"))
@@ -132,24 +100,17 @@ def compare(arguments: argparse.Namespace) -> Comparison:
                 return await served(client, prompts, arguments.max_tokens)
 
     requests, drafts, accepted = asyncio.run(run())
-    sums = walked(requests, found.draft.path, found.verifier.path, len(accepted))
-    return Comparison.of(requests, drafts, accepted, sums)
+    walk = walked(requests, found.draft.path, found.verifier.path, len(accepted))
+    return Comparison.of(requests, drafts, accepted, walk)
 
 
 def table(comparison: Comparison) -> Table:
     """A row a position; differences are served, inside the answers, minus teacher forced."""
     anchors = comparison.positions[0].anchors
-    shown = Table(
-        title=f"acceptance at {anchors} anchors, {comparison.greedy} of {comparison.tokens} tokens greedy"
-    )
-    for name in (
-        "position",
-        "served",
-        "inside answers",
-        "teacher forced",
-        "difference",
-        "accuracy of the slot",
-    ):
+    greedy = f"{comparison.greedy} of {comparison.tokens} tokens greedy"
+    shown = Table(title=f"acceptance at {anchors} anchors, {greedy}")
+    names = ("position", "served", "inside answers", "teacher forced", "difference", "accuracy of the slot")
+    for name in names:
         shown.add_column(name, justify="right")
     for row in comparison.positions:
         shown.add_row(
@@ -169,12 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.served_accuracy", description="served against teacher-forced acceptance"
     )
     add = parser.add_argument
-    add(
-        "--draft",
-        default="dflash",
-        metavar="FOLDER",
-        help="the draft, or a family of the demo (default %(default)s)",
-    )
+    add("--draft", default="dflash", metavar="FOLDER", help="or a family of the demo (default %(default)s)")
     add("--verifier", metavar="FOLDER", help="instead of the one that the draft names")
     add("--url", help="a running gateway on this draft (default: one is started)")
     add("--num-prompts", type=positive, default=64, metavar="N", help="fresh problems (default %(default)s)")

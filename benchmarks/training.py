@@ -1,6 +1,6 @@
 """Training throughput at the published shapes, random weights: tokens a second, FLOP utilisation, what takes long.
 
-    python -m benchmarks.training --rows 8 --extractor-batch 32 --out app/bench/results/h200.json
+    python -m benchmarks.training --rows 8 --extractor-batch 32 --out benchmarks/results/h200.json
 
 Floating-point operations are counted by torch (`torch.utils.flop_counter`) over one whole step, the verifier's pass
 included, and utilisation is their rate over that of a large matrix product measured in the same run and precision.
@@ -9,7 +9,6 @@ included, and utilisation is their rate over that of a large matrix product meas
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -24,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
 from benchmarks.engine.shapes import write_verifier
+from benchmarks.results import record, typed
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.shape import new_draft, new_shape
@@ -176,17 +176,7 @@ def main() -> None:
         print(f"{name} = {value:.4g}")
     print(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     if arguments.out:
-        record(arguments.out, found.figures(arguments.family))
-
-
-def record(path: Path, figures: dict[str, float]) -> None:
-    """Merges `figures` and the command into the results file at `path`, which other benchmarks also write."""
-    results = json.loads(path.read_text()) if path.exists() else {}
-    results.setdefault("figures", {}).update(figures)
-    command = " ".join(["python", "-m", "benchmarks.training", *sys.argv[1:]])
-    results.setdefault("commands", {})["training"] = command
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=2) + "\n")
+        record(arguments.out, typed("benchmarks.training"), found.figures(arguments.family), asdict(found))
 
 
 if __name__ == "__main__":

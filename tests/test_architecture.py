@@ -26,7 +26,11 @@ LONGEST_FILE = 300
 VLLM_MODULES = {"app.vllm_engine", "app.vllm_serve"}
 """Where `app` may import vLLM: in its embedded engine, and where vLLM's own server loads it."""
 
-KNOWN_TO_THE_APP = ("plugin.drafts.checkpoint", "plugin.drafts.families")
+KNOWN_TO_THE_APP = (
+    "plugin.training.data.problems.generate",
+    "plugin.drafts.checkpoint",
+    "plugin.drafts.families",
+)
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 """What of `plugin` the package `app` may import, and its command line: the flags of `train`."""
 

@@ -149,7 +149,9 @@ def test_wheel_holds_the_mixtures(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "plugin/training/mixtures/t5gemma2_200k.toml" in names
-    assert "plugin/demo/verifier/model.safetensors" in names and not any(n.startswith("tests") for n in names)
+    assert "plugin/demo/verifier/model.safetensors" in names and not any(
+        n.startswith(("tests/", "benchmarks/")) for n in names
+    )
 
 
 def settings_table() -> str:

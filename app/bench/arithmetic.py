@@ -8,7 +8,7 @@ the name says `_ms`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,11 +16,11 @@ PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ChunkTimes:
     """When a request was sent and when each of its chunks with output arrived, seconds of one clock."""
 
     sent: float
-    chunks: tuple[float, ...]
+    chunks: list[float] = field(default_factory=list)
 
     @property
     def ttft(self) -> float | None:
@@ -43,9 +43,7 @@ class Timing:
 
 
 def spread_ms(seconds: Iterable[float | None]) -> dict[str, float] | None:
-    """Mean and percentiles in milliseconds of the values that are there, interpolated linearly; None without
-    any.
-    """
+    """Mean and percentiles in milliseconds of the values that are there, interpolated linearly; None without any."""
     values = np.array([value for value in seconds if value is not None]) * 1000
     if not values.size:
         return None
@@ -56,7 +54,5 @@ def spread_ms(seconds: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """part / whole: a rate, or a speed-up of `part` over `whole`; None when either is missing or the whole
-    is 0.
-    """
+    """part / whole: a rate, or a speed-up of `part` over `whole`; None when either is missing or the whole is 0."""
     return part / whole if part is not None and whole else None

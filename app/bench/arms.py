@@ -80,18 +80,20 @@ def own_arms(names: str, drafts: Mapping[str, str], verifier: str | None) -> lis
     texts = [text.strip() for text in names.split(",") if text.strip()]
     if not texts:
         raise BenchError("--arms names no arm")
-    places = {text: _place(split_name(text)[0], drafts) for text in texts if text != VERIFIER}
-    first = next(iter([*places.values(), *drafts.values()]), str(DEMO / "dflash"))
+    checkpoints = {text: _checkpoint(split_name(text)[0], drafts) for text in texts if text != VERIFIER}
+    model = verifier or next(iter([*checkpoints.values(), *drafts.values()]), str(DEMO / "dflash"))
     arms = []
     for text in texts:
-        alone = text == VERIFIER
-        wanted = {
-            "MODEL": (verifier or first) if alone else "",
-            "DRAFT": "none" if alone else places[text],
-            "VERIFIER": "" if alone else verifier or "",
-            "K": "" if alone else str(split_name(text)[1] or ""),
-        }
-        arms.append(_checked(text, wanted))
+        settings = {"MODEL": model, "DRAFT": "none", "VERIFIER": "", "K": ""}
+        if text != VERIFIER:
+            k = split_name(text)[1]
+            settings = {
+                "MODEL": "",
+                "DRAFT": checkpoints[text],
+                "VERIFIER": verifier or "",
+                "K": str(k or ""),
+            }
+        arms.append(_checked(text, settings))
     return _distinct(arms)
 
 
@@ -99,27 +101,27 @@ def named_drafts(pairs: Sequence[str]) -> dict[str, str]:
     """`NAME=CHECKPOINT` pairs; a name may not be `verifier` or hold a colon or comma."""
     drafts = {}
     for text in pairs:
-        name, place = _pair("--draft", text)
+        name, checkpoint = _pair("--draft", text)
         if name == VERIFIER or set(name) & {":", ","}:
             raise BenchError(f"--draft {text}: {name!r} cannot name a draft")
-        drafts[name] = absolute(place)
+        drafts[name] = absolute(checkpoint)
     return drafts
 
 
-def absolute(place: str) -> str:
+def absolute(checkpoint: str) -> str:
     """An existing path made absolute, since servers run in another folder; a hub id as it is."""
-    path = Path(place).expanduser()
-    return str(path.absolute()) if path.exists() else place
+    path = Path(checkpoint).expanduser()
+    return str(path.absolute()) if path.exists() else checkpoint
 
 
-def _place(name: str, drafts: Mapping[str, str]) -> str:
+def _checkpoint(name: str, drafts: Mapping[str, str]) -> str:
     if name in drafts:
         return drafts[name]
     return str(DEMO / name) if name in FAMILIES else absolute(name)
 
 
-def _checked(name: str, wanted: dict[str, str]) -> Arm:
-    model, draft, verifier, k = (wanted[key] or None for key in ("MODEL", "DRAFT", "VERIFIER", "K"))
+def _checked(name: str, settings: dict[str, str]) -> Arm:
+    model, draft, verifier, k = (settings[key] or None for key in ("MODEL", "DRAFT", "VERIFIER", "K"))
     folder = os.environ.get("T5GEMMA_CHECKPOINTS_DIR") or None
     try:
         found = resolve(model, draft, verifier, int(k) if k else None, folder)
@@ -128,7 +130,7 @@ def _checked(name: str, wanted: dict[str, str]) -> Arm:
     paths = [found.verifier.path, *([found.draft.path] if found.draft else [])]
     files = tuple(file for path in paths for file in _files(Path(path)))
     family = found.draft.family if found.draft else None
-    return Arm(name, family, found.k, None, tuple(sorted(wanted.items())), files)
+    return Arm(name, family, found.k, None, tuple(sorted(settings.items())), files)
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 from app.bench.arithmetic import ratio, spread_ms
 from app.bench.arms import Arm
 from app.bench.client import Reply, Sampling, Target
-from app.bench.counters import acceptance
+from app.bench.counters import acceptance_between
 from app.bench.load import Load
 from app.bench.machine import versions
 from app.bench.prompts import PromptSet
@@ -24,10 +24,8 @@ _SHOWN_ERRORS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured together. `warmup` is the number of requests that are in no number.
-
-    `batch` is the most requests at once of the whole run, which the started server's batch is made for; None:
-    this cell's concurrency.
+    """What is measured together. `warmup` is the number of requests that are in no number; `batch` the most requests at
+    once of the whole run, which the started server's batch is made for (None: this cell's concurrency).
     """
 
     arm: Arm
@@ -58,8 +56,8 @@ class Cell:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _settings(self) -> dict[str, str]:
-        """The T5GEMMA_* variables that the arm's server is started with; empty means unset. None of a server
-        that runs already, which does not see them.
+        """The T5GEMMA_* variables that the arm's server is started with, empty meaning unset; none of a server that
+        runs already, which does not see them.
         """
         if self.arm.url is not None:
             return {}
@@ -106,7 +104,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "ttft_ms": spread_ms(reply.timing.ttft for reply in good),
         "itl_ms": spread_ms(gap for reply in good for gap in reply.timing.itl),
         "tpot_ms": spread_ms(reply.timing.tpot(n) for reply, n in zip(good, counts, strict=True)),
-        "acceptance": acceptance(load.before, load.after),
+        "acceptance": acceptance_between(load.before, load.after),
         "outputs": _outputs(load.replies),
     }
 

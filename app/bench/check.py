@@ -1,34 +1,37 @@
-"""`t5gemma2 check`: does this draft fit this verifier, does it leave greedy output alone, does it pay, and at
-which K?
-"""
+"""`t5gemma2 check`: does this draft fit this verifier, leave greedy output alone, and pay, and at which K?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from app.bench.arms import VERIFIER, own_arms
+from app.bench.arms import VERIFIER
+from app.bench.cell import Cell
 from app.bench.client import Target
 from app.bench.equality import compare
 from app.bench.errors import BenchError
-from app.bench.grid import Plan, Progress, measure
+from app.bench.grid import Grid, Plan
+from app.bench.progress import ProgressBar
 from app.bench.store import Store
 from plugin.drafts.checkpoint import CheckpointError, Checkpoints, resolve
 
 FITS, DOES_NOT_FIT, OUTPUT_DIFFERS, NOT_FASTER = 0, 1, 3, 4
 """Exit codes; 2 is wrong usage, as everywhere."""
 
+Records = Mapping[str, dict[str, Any]]
+"""What was measured, by cell slug."""
+
 NEAR_TIE = 0.1
-"""A first difference where the verifier's two likeliest tokens are nearer than this in logprob is rounding,
-not error: in bfloat16 a batch of 1 + K tokens and a single one need not round alike.
+"""A first difference where the verifier's two likeliest tokens are nearer than this in logprob is rounding, not error:
+in bfloat16 a batch of 1 + K tokens and a single one need not round alike.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one K gave: `compared` of the `prompts`, for a request may fail with the draft or without;
-    `near_ties` of the differences are rounding.
+    """What one K gave: `compared` of the `prompts`, for a request may fail with the draft or without; `near_ties` of
+    the differences are rounding.
     """
 
     k: int
@@ -77,15 +80,15 @@ class Verdict:
         """One line for a person."""
         if self.exit_code == OUTPUT_DIFFERS:
             wrong = [trial for trial in self.trials if not trial.faithful]
-            told = ", ".join(trial.fault() for trial in wrong)
+            faults = ", ".join(trial.fault() for trial in wrong)
             if all(trial.equal + trial.near_ties == trial.compared for trial in wrong):
-                return f"requests failed: {told}"
-            return f"output differs from the verifier's own: {told}"
+                return f"requests failed: {faults}"
+            return f"output differs from the verifier's own: {faults}"
         if self.best is None or self.best.speedup is None:
             return "output is the verifier's own, but no speed-up could be measured"
-        told = f"K={self.best.k} is best, {self.best.speedup:.2f}×"
         words = "fits" if self.exit_code == FITS else "fits, but is not faster than no draft"
-        return f"{words}: output is the verifier's own; {told}"
+        best = f"K={self.best.k} is best, {self.best.speedup:.2f}×"
+        return f"{words}: output is the verifier's own; {best}"
 
 
 def checkpoints_of(checkpoint: str, verifier: str | None) -> Checkpoints:
@@ -108,96 +111,82 @@ def trial_ks(found: Checkpoints, asked: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(asked) or {1, min(3, most), most}))
 
 
-async def check(
-    plan: Plan, checkpoint: str, verifier: str | None, ks: Sequence[int], store: Store, progress: Progress
-) -> Verdict:
+async def judge(plan: Plan, checkpoints: Checkpoints, store: Store, progress: ProgressBar) -> Verdict:
     """Measures the draft at every K, then the verifier, which also says which differences are near ties.
 
     Args:
-        plan: prompts and sampling; its arms are replaced.
-        checkpoint: the draft.
-        verifier: instead of the one that the draft names, or None.
-        ks: draft tokens per step to try.
+        plan: one prompt set at one concurrency; its arms are the draft's and, as the last and base, the verifier.
+        checkpoints: the draft and its verifier.
         store: where records go.
-        progress: told of every stage and request.
+        progress: shows every stage and request.
     """
-    names = ",".join([*(f"draft:{k}" for k in ks), VERIFIER])
-    plan = replace(plan, arms=tuple(own_arms(names, {"draft": checkpoint}, verifier)), base=VERIFIER)
     gaps = Gaps(plan, store)
-    report = await measure(plan, store, progress, judge=gaps)
-    trials = [
-        Trial(
-            k=row["k"],
-            prompts=row["prompts"],
-            compared=row["equality"]["compared"],
-            equal=row["equality"]["equal"],
-            near_ties=gaps.near_ties(row["arm"]),
-            acceptance_rate=(row["acceptance"] or {}).get("acceptance_rate"),
-            mean_acceptance_length=(row["acceptance"] or {}).get("mean_acceptance_length"),
-            speedup=row["speedup"],
+    grid = Grid(plan, store, progress, judge=gaps)
+    report = await grid.measure()
+    trials = []
+    for cell, row in zip(gaps.drafts, (row for row in report["rows"] if row["arm"] != VERIFIER), strict=True):
+        acceptance, equality = row["acceptance"] or {}, row["equality"]
+        trials.append(
+            Trial(
+                k=row["k"],
+                prompts=row["prompts"],
+                compared=equality["compared"],
+                equal=equality["equal"],
+                near_ties=gaps.near_ties(cell, grid.records),
+                acceptance_rate=acceptance.get("acceptance_rate"),
+                mean_acceptance_length=acceptance.get("mean_acceptance_length"),
+                speedup=row["speedup"],
+            )
         )
-        for row in report["rows"]
-        if row["arm"] != VERIFIER
-    ]
-    return Verdict(checkpoints_of(checkpoint, verifier), tuple(trials))
+    return Verdict(checkpoints, tuple(trials))
 
 
 class Gaps:
-    """How near the verifier's two likeliest tokens are where an arm first leaves it; only the verifier's own
-    server is asked. Kept in the arm's record with the key of the verifier's, so that it is asked once.
+    """How near the verifier's two likeliest tokens are where a draft first leaves it; only the verifier's own server is
+    asked. Kept in the draft's record with the key of the verifier's, so that it is asked once.
     """
 
     def __init__(self, plan: Plan, store: Store) -> None:
-        self._plan, self._store = plan, store
-        arms = {arm.name: arm for arm in plan.arms}
-        (self._base,) = plan.cells(arms.pop(VERIFIER))
-        self._cells = {name: cell for name, arm in arms.items() for cell in plan.cells(arm)}
+        self._store = store
+        *self.drafts, self._verifier = plan.cells()
 
-    def open(self, records: Mapping[str, dict[str, Any]]) -> bool:
+    def open(self, records: Records) -> bool:
         """Whether a difference has no gap yet."""
-        base = records.get(self._base.slug)
-        arms = [records[cell.slug] for cell in self._cells.values() if cell.slug in records]
-        return base is not None and any(
-            _gap_of(base, arm, at) is _UNKNOWN for arm in arms for at in _first(base, arm)
-        )
+        return any(_UNKNOWN in self._known(cell, records).values() for cell in self.drafts)
 
-    async def __call__(self, target: Target, records: Mapping[str, dict[str, Any]]) -> None:
+    async def __call__(self, target: Target, records: Records) -> None:
         """Asks for every gap that is not known, and keeps it."""
-        base = records[self._base.slug]
-        for cell in self._cells.values():
-            if (arm := records.get(cell.slug)) is None:
+        for cell in self.drafts:
+            if cell.slug not in records:
                 continue
-            known = {}
-            for prompt, position in _first(base, arm):
-                gap = _gap_of(base, arm, (prompt, position))
+            gaps = self._known(cell, records)
+            for (prompt, position), gap in gaps.items():
                 if gap is _UNKNOWN:
-                    text = self._plan.sets[0].prompts[prompt]
-                    gap = await target.top_two_gap(text, self._plan.sampling, position)
-                known[f"{prompt}:{position}"] = gap
-            arm["gaps"] = {"verifier": base["key"], "at": known}
-            self._store.keep(cell, arm)
+                    text = cell.prompts.prompts[prompt]
+                    gaps[prompt, position] = await target.top_two_gap(text, cell.sampling, position)
+            at = {f"{prompt}:{position}": gap for (prompt, position), gap in gaps.items()}
+            records[cell.slug]["gaps"] = {"verifier": records[self._verifier.slug]["key"], "at": at}
+            self._store.keep(cell, records[cell.slug])
 
-    def near_ties(self, arm: str) -> int:
-        """Differences of the arm that are rounding, from the records."""
-        base, record = self._store.record(self._base), self._store.record(self._cells[arm])
-        if base is None or record is None:
-            return 0
-        gaps = [_gap_of(base, record, at) for at in _first(base, record)]
+    def near_ties(self, cell: Cell, records: Records) -> int:
+        """Differences of a draft's cell that are rounding."""
+        gaps = self._known(cell, records).values()
         return sum(isinstance(gap, float) and gap < NEAR_TIE for gap in gaps)
+
+    def _known(self, cell: Cell, records: Records) -> dict[tuple[int, int], object]:
+        """The gap at prompt and token position of each first difference, in logprob: None when the server did not tell,
+        `_UNKNOWN` when it was not asked, or another verifier was. Empty where only texts can be compared.
+        """
+        draft, verifier = records.get(cell.slug), records.get(self._verifier.slug)
+        if draft is None or verifier is None:
+            return {}
+        equality = compare(verifier["outputs"], draft["outputs"])
+        kept = draft.get("gaps") or {}
+        at = kept["at"] if kept.get("verifier") == verifier["key"] else {}
+        return {
+            (one.prompt, one.position): at.get(f"{one.prompt}:{one.position}", _UNKNOWN)
+            for one in (equality.differences if equality.by == "token_ids" else ())
+        }
 
 
 _UNKNOWN = object()
-
-
-def _first(base: dict[str, Any], arm: dict[str, Any]) -> list[tuple[int, int]]:
-    """Prompt and token position of each first difference; none where only texts can be compared."""
-    equality = compare(base["outputs"], arm["outputs"])
-    return [(at.prompt, at.position) for at in equality.differences] if equality.by == "token_ids" else []
-
-
-def _gap_of(base: dict[str, Any], arm: dict[str, Any], at: tuple[int, int]) -> object:
-    """The gap kept for a difference in logprob, None when the server did not tell; `_UNKNOWN` when it was not
-    asked, or another verifier was.
-    """
-    kept = arm.get("gaps") or {}
-    return kept["at"].get(f"{at[0]}:{at[1]}", _UNKNOWN) if kept.get("verifier") == base["key"] else _UNKNOWN

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from app.bench.arithmetic import Timing
+from app.bench.arithmetic import ChunkTimes
 from app.bench.errors import BenchError
 from app.bench.sse import DONE, EventParser
 
@@ -29,17 +29,45 @@ class Sampling:
 
 @dataclass(slots=True)
 class Reply:
-    """What one request got. `tokens` is what the server's usage says, None when it says nothing; `token_ids`
-    is None when the server gives no ids; `error` is None when the stream came to its end.
+    """What one request got. `tokens` is what the server's usage says, None when it says nothing; `token_ids` is None
+    when the server gives no ids; `error` is None when the stream came to its end.
     """
 
-    timing: Timing
+    timing: ChunkTimes
     text: str = ""
-    token_ids: list[int] | None = None
+    token_ids: list[int] | None = field(default_factory=list)
     tokens: int | None = None
     prompt_tokens: int | None = None
-    finish_reason: str | None = None
     error: str | None = None
+
+    def take(self, event: str, now: float) -> None:
+        """Adds what an event holds that arrived now."""
+        chunk = json.loads(event)
+        if "error" in chunk:
+            self.error = _message(event.encode())
+            return
+        if usage := chunk.get("usage"):
+            tokens = usage.get("completion_tokens")
+            self.tokens = tokens if isinstance(tokens, int) else None
+            self.prompt_tokens = usage.get("prompt_tokens")
+        for choice in (chunk.get("choices") or [])[:1]:
+            self.timing.chunks.append(now)
+            text, ids = choice.get("text") or "", choice.get("token_ids")
+            self.text += text
+            # A chunk with text but no ids means that the server gives none; an empty last chunk does not.
+            if ids is None and text:
+                self.token_ids = None
+            elif self.token_ids is not None:
+                self.token_ids.extend(ids or [])
+
+    def end(self, done: bool) -> None:
+        """Nothing follows; `done`: the server said so itself."""
+        if self.error is None and not done:
+            self.error = "the stream ended without [DONE]"
+        elif self.error is None and not self.timing.chunks:
+            self.error = "the stream had no output"
+        if not self.token_ids and self.text:
+            self.token_ids = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +103,8 @@ class Target:
             raise BenchError(f"{_address(client)}/v1/completions: {reply.error}")
         return replace(target, gives_ids=reply.token_ids is not None)
 
-    def body(self, prompt: str, sampling: Sampling) -> dict[str, Any]:
-        """The request that every arm gets."""
+    def body(self, prompt: str | list[int], sampling: Sampling) -> dict[str, Any]:
+        """The request that every arm gets; a prompt is a text or token ids."""
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": prompt,
@@ -92,24 +120,34 @@ class Target:
             body["ignore_eos"] = True
         return body
 
-    async def complete(self, prompt: str, sampling: Sampling) -> Reply:
+    async def complete(self, prompt: str | list[int], sampling: Sampling) -> Reply:
         """One streamed completion; what goes wrong is in the reply."""
         clock = asyncio.get_running_loop().time
-        stream = _Stream(clock())
+        reply, done = Reply(ChunkTimes(clock())), False
         try:
             request = self.client.stream("POST", "/v1/completions", json=self.body(prompt, sampling))
             async with request as response:
                 if not response.is_success:
-                    stream.error = f"{response.status_code}: {_message(await response.aread())}"
-                    return stream.reply()
+                    reply.error = f"{response.status_code}: {_message(await response.aread())}"
+                    return reply
                 parser = EventParser()
                 async for portion in response.aiter_bytes():
                     now = clock()
                     for event in parser.feed(portion):
-                        stream.take(event, now)
+                        if event == DONE:
+                            done = True
+                        else:
+                            reply.take(event, now)
         except (httpx.HTTPError, ValueError, TypeError, LookupError) as error:
-            stream.error = _words(error)
-        return stream.reply()
+            reply.error = _words(error)
+        reply.end(done)
+        return reply
+
+    async def whole(self, prompt: str | list[int], sampling: Sampling, **fields: Any) -> httpx.Response:
+        """The answer to the same request in one piece, with `fields` besides."""
+        body = self.body(prompt, sampling) | {"stream": False, **fields}
+        del body["stream_options"]
+        return await self.client.post("/v1/completions", json=body)
 
     async def count_tokens(self, text: str) -> int | None:
         """Tokens of a text by the server's own tokenizer; None when it does not tell."""
@@ -118,13 +156,11 @@ class Target:
         return int(answer.json()["count"]) if answer.is_success else None
 
     async def top_two_gap(self, prompt: str, sampling: Sampling, position: int) -> float | None:
-        """Logprob of the likeliest token minus that of the next, at one position of the greedy output; None
-        when the server does not tell.
+        """Logprob of the likeliest token minus that of the next, at one position of the greedy output; None when the
+        server does not tell.
         """
-        body = self.body(prompt, replace(sampling, max_tokens=position + 1))
-        body |= {"stream": False, "logprobs": 2, "return_tokens_as_token_ids": True}
-        del body["stream_options"]
-        answer = await self.client.post("/v1/completions", json=body)
+        longer = replace(sampling, max_tokens=position + 1)
+        answer = await self.whole(prompt, longer, logprobs=2, return_tokens_as_token_ids=True)
         if not answer.is_success:
             return None
         tops = answer.json()["choices"][0]["logprobs"]["top_logprobs"]
@@ -144,58 +180,6 @@ def http_client(url: str, own: bool) -> httpx.AsyncClient:
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         trust_env=not own,
     )
-
-
-class _Stream:
-    """Puts a reply together from its events."""
-
-    def __init__(self, sent: float) -> None:
-        self._sent = sent
-        self._chunks: list[float] = []
-        self._texts: list[str] = []
-        self._ids: list[int] | None = []
-        self._usage: dict[str, Any] = {}
-        self._reason: str | None = None
-        self._done = False
-        self.error: str | None = None
-
-    def take(self, event: str, now: float) -> None:
-        if event == DONE:
-            self._done = True
-            return
-        chunk = json.loads(event)
-        if "error" in chunk:
-            self.error = _message(event.encode())
-            return
-        self._usage = chunk.get("usage") or self._usage
-        for choice in (chunk.get("choices") or [])[:1]:
-            self._chunks.append(now)
-            self._texts.append(choice.get("text") or "")
-            self._reason = choice.get("finish_reason") or self._reason
-            ids = choice.get("token_ids")
-            # A chunk with text but no ids means that the server gives none; an empty last chunk does not.
-            if ids is None and choice.get("text"):
-                self._ids = None
-            elif self._ids is not None:
-                self._ids.extend(ids or [])
-
-    def reply(self) -> Reply:
-        if self.error is None and not self._done:
-            self.error = "the stream ended without [DONE]"
-        elif self.error is None and not self._chunks:
-            self.error = "the stream had no output"
-        tokens = self._usage.get("completion_tokens")
-        text = "".join(self._texts)
-        ids = self._ids if self._ids or not text else None
-        return Reply(
-            timing=Timing(self._sent, tuple(self._chunks)),
-            text=text,
-            token_ids=ids,
-            tokens=tokens if isinstance(tokens, int) else None,
-            prompt_tokens=self._usage.get("prompt_tokens"),
-            finish_reason=self._reason,
-            error=self.error,
-        )
 
 
 def _address(client: httpx.AsyncClient) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from plugin.drafts.families import FAMILIES
 
 _DEFAULT_ARMS = ",".join(("verifier", *FAMILIES))
+_REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
 def add_commands(commands: Any) -> None:
@@ -34,34 +35,20 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add(
         "--arms",
         metavar="LIST",
-        help="what to serve and measure, each on a server of its own that is started and stopped: verifier,"
-        " NAME or NAME:K with NAME from --draft, a demo family, a folder or a hub id"
+        help="what to serve and measure, each on a server of its own that is started and stopped: verifier, NAME or"
+        " NAME:K with NAME from --draft, a demo family, a folder or a hub id"
         f" (default {_DEFAULT_ARMS})",
     )
-    add(
-        "--url",
-        action="append",
-        default=[],
-        metavar="[NAME=]URL",
-        help="a running server to measure; may be repeated",
-    )
-    add("--draft", action="append", default=[], metavar="NAME=CHECKPOINT", help="what NAME means in --arms")
+    add("--url", **_REPEATED, metavar="[NAME=]URL", help="a running server to measure; may be repeated")
+    add("--draft", **_REPEATED, metavar="NAME=CHECKPOINT", help="what NAME means in --arms")
     add("--verifier", metavar="CHECKPOINT", help="verifier of every arm (default: the drafts' own)")
-    add(
-        "--base",
-        metavar="ARM",
-        help="arm that speed-up and equality refer to (default: verifier, if it is among them)",
-    )
-    add(
-        "--concurrency", type=positives, default=(1, 4), metavar="LIST", help="requests at once (default 1,4)"
-    )
+    text = "arm that speed-up and equality refer to (default: verifier, if it is among them)"
+    add("--base", metavar="ARM", help=text)
+    text = "requests at once (default 1,4)"
+    add("--concurrency", type=positives, default=(1, 4), metavar="LIST", help=text)
     add("--ignore-eos", action="store_true", help="go on to --max-tokens in every request")
-    add(
-        "--tokenizer",
-        type=Path,
-        metavar="FOLDER",
-        help="counts tokens where a server reports no usage (default: the server's /tokenize)",
-    )
+    text = "counts tokens where a server reports no usage (default: the server's /tokenize)"
+    add("--tokenizer", type=Path, metavar="FOLDER", help=text)
     add("--fresh", action="store_true", help="measure again what the output folder already has")
     add("--no-plots", action="store_true", help="draw nothing")
     _add_shared(parser, out=Path("bench-results"))
@@ -70,14 +57,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Exit code 0: the draft fits, leaves greedy output alone and is faster; 1: it does not fit or could"
-        " not be served; 3: output differs; 4: it is not faster at any K."
+        "Exit code 0: the draft fits, leaves greedy output alone and is faster; 1: it does not fit or could not be"
+        " served; 3: output differs; 4: it is not faster at any K."
     )
-    parser.add_argument("checkpoint", help="the draft: a folder or a hub id")
-    parser.add_argument("--verifier", metavar="CHECKPOINT", help="instead of the one that the draft names")
-    parser.add_argument(
-        "--k", type=positives, default=(), metavar="LIST", help="K to try (default 1, 3 and the largest)"
-    )
+    add = parser.add_argument
+    add("checkpoint", help="the draft: a folder or a hub id")
+    add("--verifier", metavar="CHECKPOINT", help="instead of the one that the draft names")
+    add("--k", type=positives, default=(), metavar="LIST", help="K to try (default 1, 3 and the largest)")
     _add_shared(parser, out=None, count=32)
     parser.set_defaults(run=_run_check)
 
@@ -86,26 +72,15 @@ def _add_shared(parser: argparse.ArgumentParser, out: Path | None, count: int | 
     add = parser.add_argument
     add(
         "--data",
-        action="append",
-        default=[],
+        **_REPEATED,
         metavar="NAME[=PATH]",
-        help="prompt set: problems (the demo's generator, the default), gsm8k, humaneval, math500, mbpp,"
-        " mtbench, ultrachat from the hub, or NAME=PATH of a JSONL file; may be repeated",
+        help="prompt set: problems (the demo's generator, the default), gsm8k, humaneval, math500, mbpp, mtbench,"
+        " ultrachat from the hub, or NAME=PATH of a JSONL file; may be repeated",
     )
-    add(
-        "--template",
-        action="append",
-        default=[],
-        metavar="NAME=TEXT",
-        help="text of each request of a set; {prompt} stands for the prompt, \\n for a new line",
-    )
-    add(
-        "--num-prompts",
-        type=positive,
-        default=count,
-        metavar="N",
-        help=f"the first N of each set (default {count or 'all, 200 of problems'})",
-    )
+    text = "text of each request of a set; {prompt} stands for the prompt, \\n for a new line"
+    add("--template", **_REPEATED, metavar="NAME=TEXT", help=text)
+    text = f"the first N of each set (default {count or 'all, 200 of problems'})"
+    add("--num-prompts", type=positive, default=count, metavar="N", help=text)
     add("--warmup", type=positive, default=8, metavar="N", help="excluded requests (default %(default)s)")
     add("--max-tokens", type=positive, default=128, metavar="N", help="longest output (default %(default)s)")
     add("--seed", type=int, default=0, help="of requests and of the generator (default %(default)s)")
@@ -114,14 +89,14 @@ def _add_shared(parser: argparse.ArgumentParser, out: Path | None, count: int | 
 
 
 def _run_bench(arguments: argparse.Namespace) -> None:
-    from app.bench.entry import bench
+    from app.bench.entry import bench, guarded
 
     if arguments.arms is None and not arguments.url:
         arguments.arms = _DEFAULT_ARMS
-    raise SystemExit(bench(arguments))
+    raise SystemExit(guarded(bench, arguments))
 
 
 def _run_check(arguments: argparse.Namespace) -> None:
-    from app.bench.entry import check
+    from app.bench.entry import check, guarded
 
-    raise SystemExit(check(arguments))
+    raise SystemExit(guarded(check, arguments))

@@ -67,19 +67,19 @@ async def read(client: httpx.AsyncClient) -> Reading | None:
     return Reading("/drafts/stats", counts)
 
 
-async def settled(client: httpx.AsyncClient) -> Reading | None:
-    """The counts once two readings agree: a server may count a step after its tokens were sent."""
+async def settled(client: httpx.AsyncClient, drafts: int = 0) -> Reading | None:
+    """The counts once two readings agree and have `drafts`: a server may count a step after its tokens were sent."""
     last = await read(client)
     for _ in range(_SETTLE_READS):
         await asyncio.sleep(_SETTLE_S)
         now = await read(client)
-        if now == last:
+        if now == last and (now is None or now.counts.drafts >= drafts):
             break
         last = now
     return last
 
 
-def acceptance(before: Reading | None, after: Reading | None) -> dict[str, Any] | None:
+def acceptance_between(before: Reading | None, after: Reading | None) -> dict[str, Any] | None:
     """What was drafted and accepted between two readings, JSON-ready; None without a draft, and when the
     counters went backwards because the engine was restarted.
     """

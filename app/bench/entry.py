@@ -1,6 +1,4 @@
-"""From parsed flags to a finished benchmark or check: plan, run, show; a failure is one line and exit code
-1.
-"""
+"""From parsed flags to a finished benchmark or check: plan, run, show; a failure is one line and exit code 1."""
 
 from __future__ import annotations
 
@@ -19,11 +17,10 @@ from rich.table import Table
 
 from app.bench.arms import VERIFIER, Arm, absolute, given_arms, named_drafts, own_arms
 from app.bench.cell import Tokenize
-from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, trial_ks
-from app.bench.check import check as run_check
+from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, judge, trial_ks
 from app.bench.client import Sampling
 from app.bench.errors import BenchError
-from app.bench.grid import Plan, measure
+from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
 from app.bench.prompts import PROBLEMS, load
 from app.bench.report import text
@@ -36,30 +33,33 @@ Result = TypeVar("Result")
 _TABLE_WIDTH = 160
 
 
+def guarded(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """The exit code of `bench` or `check`, that of an error or an interruption included."""
+    logging.basicConfig(level=logging.WARNING, format="t5gemma2: %(message)s")
+    logging.getLogger("app.bench").setLevel(logging.INFO)
+    try:
+        return work(arguments)
+    except BenchError as error:
+        print(f"t5gemma2: {error}", file=sys.stderr)
+        return DOES_NOT_FIT
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("t5gemma2: interrupted; the same command goes on from here", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
 def bench(arguments: argparse.Namespace) -> int:
-    """Runs `t5gemma2 bench`; the exit code. 1 also when some cell has no completed request."""
-    return _guarded(lambda: _bench(arguments))
-
-
-def check(arguments: argparse.Namespace) -> int:
-    """Runs `t5gemma2 check`; the exit code of its verdict."""
-    return _guarded(lambda: _check(arguments))
-
-
-def _bench(arguments: argparse.Namespace) -> int:
+    """Runs `t5gemma2 bench`; the exit code: 1 also when some cell has no completed request. Raises `BenchError`."""
     arms = given_arms(arguments.url)
     if arguments.arms:
-        arms = [
-            *own_arms(arguments.arms, named_drafts(arguments.draft), _absolute(arguments.verifier)),
-            *arms,
-        ]
+        drafts = named_drafts(arguments.draft)
+        arms = [*own_arms(arguments.arms, drafts, _absolute(arguments.verifier)), *arms]
     if len({arm.slug for arm in arms}) < len(arms):
         raise BenchError("--arms and --url name the same arm")
     plan = _plan(arguments, arms, _base(arguments.base, arms), arguments.concurrency)
     store = Store(arguments.out)
     tokenize = _tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-    with ProgressBar(_requests(plan, len(arms))) as progress:
-        report = _run(measure(plan, store, progress, tokenize, fresh=arguments.fresh))
+    with ProgressBar(plan.requests) as progress:
+        report = _run(Grid(plan, store, progress, tokenize).measure(arguments.fresh))
     plots = [] if arguments.no_plots else draw(report, store.folder)
     written = store.write("report.md", markdown(report, plots))
     console = Console(width=None if sys.stdout.isatty() else _TABLE_WIDTH)
@@ -68,18 +68,17 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0 if all(row["completed"] for row in report["rows"]) else 1
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def check(arguments: argparse.Namespace) -> int:
+    """Runs `t5gemma2 check`; the exit code of its verdict. Raises `BenchError`."""
     checkpoint, verifier = absolute(arguments.checkpoint), _absolute(arguments.verifier)
-    ks = trial_ks(checkpoints_of(checkpoint, verifier), arguments.k)
+    checkpoints = checkpoints_of(checkpoint, verifier)
+    names = [*(f"draft:{k}" for k in trial_ks(checkpoints, arguments.k)), VERIFIER]
     if len(arguments.data) > 1:
         raise BenchError("--data: a check takes one prompt set")
-    plan = _plan(arguments, [], VERIFIER, (1,))
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        ProgressBar(_requests(plan, len(ks) + 1)) as progress,
-    ):
-        store = Store(arguments.out or Path(scratch))
-        verdict = _run(run_check(plan, checkpoint, verifier, ks, store, progress))
+    arms = own_arms(",".join(names), {"draft": checkpoint}, verifier)
+    plan = _plan(arguments, arms, VERIFIER, (1,))
+    with tempfile.TemporaryDirectory() as scratch, ProgressBar(plan.requests) as progress:
+        verdict = _run(judge(plan, checkpoints, Store(arguments.out or Path(scratch)), progress))
     _show(verdict)
     return verdict.exit_code
 
@@ -87,9 +86,8 @@ def _check(arguments: argparse.Namespace) -> int:
 def _show(verdict: Verdict) -> None:
     draft, verifier = verdict.checkpoints.draft, verdict.checkpoints.verifier
     assert draft is not None
-    shown = Table(
-        title=f"{draft.family}, {draft.num_layers} layers, block {draft.block_size}, on {Path(verifier.name).name}"
-    )
+    block = f"{draft.num_layers} layers, block {draft.block_size}"
+    shown = Table(title=f"{draft.family}, {block}, on {Path(verifier.name).name}")
     for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up"):
         shown.add_column(name, justify="right")
     for trial in verdict.trials:
@@ -141,12 +139,8 @@ def _base(asked: str | None, arms: Sequence[Arm]) -> str | None:
     return asked or (VERIFIER if VERIFIER in names else None)
 
 
-def _absolute(place: str | None) -> str | None:
-    return absolute(place) if place else None
-
-
-def _requests(plan: Plan, arms: int) -> int:
-    return arms * len(plan.concurrency) * sum(len(prompts.prompts) for prompts in plan.sets)
+def _absolute(checkpoint: str | None) -> str | None:
+    return absolute(checkpoint) if checkpoint else None
 
 
 def _tokenizer(folder: Path) -> Tokenize:
@@ -163,19 +157,6 @@ def _tokenizer(folder: Path) -> Tokenize:
         return len(tokenizer.encode(words, add_special_tokens=False).ids)
 
     return count
-
-
-def _guarded(work: Callable[[], int]) -> int:
-    logging.basicConfig(level=logging.WARNING, format="t5gemma2: %(message)s")
-    logging.getLogger("app.bench").setLevel(logging.INFO)
-    try:
-        return work()
-    except BenchError as error:
-        print(f"t5gemma2: {error}", file=sys.stderr)
-        return DOES_NOT_FIT
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("t5gemma2: interrupted; the same command goes on from here", file=sys.stderr)
-        return 128 + signal.SIGINT
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:

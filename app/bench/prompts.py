@@ -1,26 +1,25 @@
 """Prompt sets: read from local JSONL, the hub, or the demo's own generator, and fixed by a hash.
 
-The project holds no benchmark data. Prompts are sent as they are in the set unless a template is given; every
-turn of a conversation that is given as a list is a prompt of its own.
+The project holds no benchmark data. Prompts are sent as they are in the set unless a template is given; every turn of
+a conversation that is given as a list is a prompt of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from app.bench.errors import BenchError
-from app.bench.machine import package_environment
+from plugin.training.data.problems.generate import take
 
 PROBLEMS = "problems"
 PROBLEM_COUNT = 200
-PLACE = "{prompt}"
+PLACEHOLDER = "{prompt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,7 @@ class PromptSet:
 
     @property
     def sha256(self) -> str:
-        """Of the prompts as used, each as a JSON string on its own line: the same for the same prompts
-        whatever file they came from.
-        """
+        """Of the prompts as used, each as a JSON string on its own line: the same whatever file they came from."""
         digest = hashlib.sha256()
         for prompt in self.prompts:
             digest.update(json.dumps(prompt).encode() + b"\n")
@@ -85,33 +82,25 @@ def load(text: str, count: int | None, seed: int, templates: Mapping[str, str]) 
     Raises:
         BenchError: naming the set or the file and line.
     """
-    name, equals, place = text.partition("=")
-    template = templates.get(name, PLACE)
-    if PLACE not in template:
-        raise BenchError(f"--template {name}: {template!r} has no {PLACE}")
-    if count is not None and count < 1:
-        raise BenchError(f"--num-prompts {count} is below 1")
+    name, equals, path = text.partition("=")
+    template = templates.get(name, PLACEHOLDER)
+    if PLACEHOLDER not in template:
+        raise BenchError(f"--template {name}: {template!r} has no {PLACEHOLDER}")
     if equals:
-        source, rows = Path(place).name, _rows(Path(place))
+        source, rows = Path(path).name, _rows(Path(path))
     elif name == PROBLEMS:
-        source, rows = (
-            f"plugin.training.data.problems.generate, seed {seed}",
-            _problems(count or PROBLEM_COUNT, seed),
-        )
+        source = f"plugin.training.data.problems.generate, seed {seed}"
+        rows = _problems(count or PROBLEM_COUNT, seed)
     elif name in SETS:
         source, rows = _hub(SETS[name])
     else:
         known = ", ".join([PROBLEMS, *SETS])
         raise BenchError(f"--data {text}: write NAME=PATH, or one of {known}")
     fields = SETS[name].fields if name in SETS else _ANY_SET
-    prompts = []
-    for prompt in _prompts(rows, fields):
-        prompts.append(template.replace(PLACE, prompt))
-        if len(prompts) == count:
-            break
+    prompts = tuple(template.replace(PLACEHOLDER, prompt) for prompt in islice(_prompts(rows, fields), count))
     if not prompts:
         raise BenchError(f"--data {text}: holds no prompt")
-    return PromptSet(name, source, template, tuple(prompts))
+    return PromptSet(name, source, template, prompts)
 
 
 Row = tuple[str, Mapping[str, Any]]
@@ -130,32 +119,27 @@ def _prompts(rows: Iterable[Row], fields: tuple[str, ...]) -> Iterator[str]:
 def _rows(path: Path) -> Iterator[Row]:
     try:
         with path.open(encoding="utf-8") as file:
-            yield from _parsed(str(path), file)
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{path}:{number}", _row(f"{path}:{number}", line)
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"{path}: {error}") from None
 
 
-def _parsed(where: str, lines: Iterable[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise BenchError(f"{where}:{number}: no JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise BenchError(f"{where}:{number}: {type(row).__name__} instead of an object")
-        yield f"{where}:{number}", row
+def _row(where: str, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise BenchError(f"{where}: no JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise BenchError(f"{where}: {type(row).__name__} instead of an object")
+    return row
 
 
 def _problems(count: int, seed: int) -> Iterator[Row]:
-    """The generator is the plugin's, which this package does not import: it runs as a process."""
-    module = "plugin.training.data.problems.write"
-    command = [sys.executable, "-m", module, "--count", str(count), "--seed", str(seed)]
-    ended = subprocess.run(command, capture_output=True, text=True, env=package_environment(), check=False)
-    if ended.returncode:
-        raise BenchError(f"{module} ended with {ended.returncode}: {ended.stderr.strip()[-500:]}")
-    yield from _parsed(module, ended.stdout.splitlines())
+    """Those of the split that no model of the demo was trained on."""
+    for number, problem in enumerate(take(seed, "fresh", count)):
+        yield f"problem {number}", {"prompt": problem.question}
 
 
 def _hub(hub: Hub) -> tuple[str, Iterator[Row]]:
@@ -163,8 +147,7 @@ def _hub(hub: Hub) -> tuple[str, Iterator[Row]]:
         from datasets import load_dataset
     except ImportError:
         raise BenchError(
-            "sets from the hub need the package datasets (pip install 't5gemma2-serving[bench]'), or give"
-            " NAME=PATH"
+            "sets from the hub need the package datasets (pip install 't5gemma2-serving[bench]'), or give NAME=PATH"
         ) from None
     try:
         data = load_dataset(hub.dataset, hub.config, split=hub.split)

@@ -1,4 +1,4 @@
-"""Servers that a benchmark starts itself: up when they answer /ready, gone when the arm is measured."""
+"""Servers that a benchmark starts itself: up before they are measured, gone afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +23,6 @@ APPLICATION = "app:main"
 _POLL_S = 0.2
 _STOP_S = 45.0
 _LOG_LINES = 12
-_PATHS = ("CHECKPOINTS_DIR",)
 
 
 def free_port() -> int:
@@ -36,30 +35,54 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float) -> AsyncIterator[str]:
-    """The address of the arm's server: given, or of one started on a free port of this machine and stopped
-    afterwards, whatever happens.
+    """The address of the arm's server: given, or of a gateway that is started and afterwards stopped.
 
     Args:
         arm: what to serve.
         concurrency: the most requests at once; the batch is made as large unless T5GEMMA_MAX_NUM_SEQS is set.
-        log: where the started server writes.
-        start_timeout_s: seconds until it must be ready.
+        log, start_timeout_s: as of `started`.
 
     Raises:
-        BenchError: it ended or was not ready in time; the message has the end of its log.
+        BenchError: as `started`.
     """
     if arm.url is not None:
         yield arm.url
         return
+    command, variables = ("-m", "uvicorn", APPLICATION), environment(arm, concurrency)
+    async with started(f"arm {arm.name}", command, variables, "/ready", log, start_timeout_s) as url:
+        yield url
+
+
+@asynccontextmanager
+async def started(
+    name: str,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    ready: str,
+    log: Path,
+    start_timeout_s: float,
+) -> AsyncIterator[str]:
+    """The address of a server on a free port of this machine, which is stopped afterwards, whatever happens.
+
+    Args:
+        name: what errors call it.
+        command: Python's arguments; `--host` and `--port` follow.
+        variables: its whole environment.
+        ready: the path that answers 200 once it is up.
+        log: where it writes, in the folder that it runs in.
+        start_timeout_s: seconds until it must be up.
+
+    Raises:
+        BenchError: it ended or was not up in time; the message has the end of its log.
+    """
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", APPLICATION, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as file:
-        # Its own folder keeps a .env of this one from changing the arm; its own session lets its children
-        # be ended with it, and leaves Ctrl-C to us.
+        # Its own folder keeps a .env of this one from changing it; its own session lets its children be ended
+        # with it, and leaves Ctrl-C to us.
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *(sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)),
             cwd=log.parent,
-            env=environment(arm, concurrency),
+            env=variables,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,
             stderr=asyncio.subprocess.STDOUT,
@@ -67,7 +90,8 @@ async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float)
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        await _ready(process, url, arm, log, start_timeout_s)
+        if failure := await _failure(process, url + ready, start_timeout_s):
+            raise BenchError(f"{name}: {failure}: {_end_of(log)}")
         yield url
     finally:
         await _stop(process)
@@ -76,34 +100,27 @@ async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float)
 def environment(arm: Arm, concurrency: int) -> dict[str, str]:
     """The started server's environment: this process's, with the arm's settings in place of its own."""
     variables = package_environment()
-    for name in _PATHS:
-        if place := variables.get(PREFIX + name):
-            variables[PREFIX + name] = absolute(place)
+    if folder := variables.get(f"{PREFIX}CHECKPOINTS_DIR"):
+        variables[f"{PREFIX}CHECKPOINTS_DIR"] = absolute(folder)
     if not variables.get(f"{PREFIX}MAX_NUM_SEQS"):
         variables[f"{PREFIX}MAX_NUM_SEQS"] = str(concurrency)
     own = {"SERVED_MODEL_NAME": "", "API_KEYS": "", "ROOT_PATH": "", **dict(arm.settings)}
     return {**variables, **{PREFIX + name: value for name, value in own.items()}}
 
 
-async def _ready(
-    process: asyncio.subprocess.Process, url: str, arm: Arm, log: Path, start_timeout_s: float
-) -> None:
+async def _failure(process: asyncio.subprocess.Process, url: str, start_timeout_s: float) -> str | None:
+    """Waits until `url` answers 200; what keeps it from that, if something does."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + start_timeout_s
-    async with httpx.AsyncClient(base_url=url, timeout=10, trust_env=False) as client:
-        while True:
-            if process.returncode is not None:
-                raise BenchError(
-                    f"arm {arm.name}: its server ended with {process.returncode}: {_end_of(log)}"
-                )
+    async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+        while process.returncode is None:
             if clock() > deadline:
-                raise BenchError(
-                    f"arm {arm.name}: not ready after {start_timeout_s:g} s (--start-timeout): {_end_of(log)}"
-                )
+                return f"not ready after {start_timeout_s:g} s (--start-timeout)"
             with suppress(httpx.TransportError):
-                if (await client.get("/ready")).status_code == httpx.codes.OK:
-                    return
+                if (await client.get(url)).status_code == httpx.codes.OK:
+                    return None
             await asyncio.sleep(_POLL_S)
+    return f"its server ended with {process.returncode}"
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

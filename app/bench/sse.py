@@ -1,7 +1,6 @@
 """Server-sent events as they arrive: bytes in any portions -> the `data` of each event.
 
-Lines end in LF or CRLF; comments (lines that start with a colon, as used for pings) and other fields are
-skipped.
+Lines end in LF or CRLF; comments (lines that start with a colon, as pings do) and other fields are skipped.
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ from pathlib import Path
 import torch
 import triton
 
+from benchmarks.attention.figures import figures
 from benchmarks.attention.flash_attention import flash_calls
 from benchmarks.attention.norm_rope import measure_norm_rope
 from benchmarks.attention.sweep import sweep
 from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graph_us
 from benchmarks.attention.workloads import WORKLOADS, kernel_calls
+from benchmarks.results import record, typed
 
 
 def hardware() -> dict[str, str]:
@@ -65,7 +67,7 @@ def main() -> None:
         "--sweep", action="store_true", help="time all launch shapes, not only the chosen ones"
     )
     parser.add_argument("--only", default="", help="workloads whose name holds this text")
-    parser.add_argument("--out", type=Path, help="also write the JSON here")
+    parser.add_argument("--out", type=Path, help="record the figures in this results file")
     parser.add_argument("--workers", type=int, default=8, help="processes that compile for the sweep")
     parser.add_argument(
         "--best", type=int, default=6, help="launch shapes of the sweep to print for each workload"
@@ -87,10 +89,12 @@ def main() -> None:
         fused = measure_norm_rope()
         result["norm_rope"] = fused
         print_rows(fused)
-    text = json.dumps(result)
+    found = figures(rows)
+    for name, value in found.items():
+        print(f"{name} = {value:.3f}")
     if args.out is not None:
-        args.out.write_text(text)
-    print(text if not args.sweep else json.dumps({**result, "sweep": f"{len(trials)} trials"}))
+        record(args.out, typed("benchmarks.attention"), found, result)
+    print(json.dumps(result if not args.sweep else {**result, "sweep": f"{len(trials)} trials"}))
 
 
 if __name__ == "__main__":

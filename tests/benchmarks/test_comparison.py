@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.bench.errors import BenchError
-from benchmarks.comparison import Comparison, Request
+from benchmarks.comparison import Comparison, Request, Walk
 
-SUMS = {
-    "anchors": 20,
-    "counted": [20, 18, 16],
-    "correct": [15, 9, 12],
-    "matched": [15, 8, 2],
-    "tokens": 60,
-    "greedy": 59,
-}
+WALK = Walk(anchors=20, counted=[20, 18, 16], correct=[15, 9, 12], matched=[15, 8, 2], tokens=60, greedy=59)
 
 
 def _requests(*accepted: int) -> list[Request]:
@@ -27,7 +21,7 @@ def _requests(*accepted: int) -> list[Request]:
 
 
 def _compare(*accepted: int, **sums: Any) -> Comparison:
-    return Comparison.of(_requests(*accepted), 20, accepted, {**SUMS, **sums})
+    return Comparison.of(_requests(*accepted), 20, accepted, replace(WALK, **sums))
 
 
 def test_rates_and_differences() -> None:
@@ -46,8 +40,8 @@ def test_what_is_accepted_behind_the_end_is_told_apart() -> None:
     accepted of which the last is the end token, and two of the five lie behind it."""
     request = Request([2], [11, 12, 13, 14, 15, 16, 1], [2, 5])
     assert request.inside() == [2, 3]
-    sums = {"matched": [2, 2, 1, 0, 0], "counted": [2] * 5, "correct": [2] * 5, "tokens": 7, "greedy": 7}
-    positions = Comparison.of([request], 2, [2, 2, 1, 1, 1], sums).positions
+    walk = Walk(2, counted=[2] * 5, correct=[2] * 5, matched=[2, 2, 1, 0, 0], tokens=7, greedy=7)
+    positions = Comparison.of([request], 2, [2, 2, 1, 1, 1], walk).positions
     assert [position.acceptance for position in positions] == [1, 1, 0.5, 0.5, 0.5]
     assert [position.inside_acceptance for position in positions] == [1, 1, 0.5, 0, 0]
 
@@ -69,14 +63,16 @@ def test_other_positions_do_not_decide() -> None:
 
 @pytest.mark.parametrize(("drafts", "accepted"), [(19, [3, 2, 1]), (21, [3, 2, 1]), (20, [3, 2, 2])])
 def test_other_counts_than_the_answers_tell_are_refused(drafts: int, accepted: list[int]) -> None:
-    told = f"the server counted {drafts} drafts and {accepted} accepted, its answers tell of 20 and [3, 2, 1]"
-    with pytest.raises(BenchError, match=re.escape(told)):
-        Comparison.of(_requests(3, 2, 1), drafts, accepted, SUMS)
+    words = (
+        f"the server counted {drafts} drafts and {accepted} accepted, its answers tell of 20 and [3, 2, 1]"
+    )
+    with pytest.raises(BenchError, match=re.escape(words)):
+        Comparison.of(_requests(3, 2, 1), drafts, accepted, WALK)
 
 
 def test_nothing_drafted_is_nothing_to_compare() -> None:
     with pytest.raises(BenchError, match="counted 0 drafts"):
-        Comparison.of([Request([2], [1], [])], 0, [0, 0, 0], SUMS)
+        Comparison.of([Request([2], [1], [])], 0, [0, 0, 0], WALK)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +93,24 @@ def test_an_answer_without_steps_has_none() -> None:
     spec = {"speculative_decoding": {"per_step_accepted": None}}
     reply = {"choices": [{"prompt_token_ids": [2], "token_ids": [1]}], "metrics": spec}
     assert Request.from_reply(reply).accepted == []
+
+
+def test_anchors_follow_the_accepted_tokens() -> None:
+    assert Request([2], [5, 6, 7, 8, 9, 1], [0, 2, 0]).anchors() == [1, 2, 5]
+    assert Request([2], [5, 6, 7, 8, 9, 1], [0, 2, 5]).anchors() == [1, 2, 5], (
+        "the last step ran past the end"
+    )
+    assert Request([2], [1], []).anchors() == []
+
+
+@pytest.mark.parametrize(
+    ("accepted", "words"),
+    [
+        ([0, 2], "2 steps lead to token 5 of an answer of 6"),
+        ([0, 2, 0, 0], "4 steps lead to token 7 of an answer of 6"),
+        ([], "0 steps lead to token 1 of an answer of 6"),
+    ],
+)
+def test_steps_that_do_not_lead_to_the_end_are_refused(accepted: list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Request([2], [5, 6, 7, 8, 9, 1], accepted).anchors()

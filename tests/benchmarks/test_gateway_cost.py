@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -10,25 +11,36 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.gateway_cost import TOKENS, BadReply, Server, stream, tail, whole
+from app.bench.client import Target
+from app.bench.errors import BenchError
+from app.bench.servers import started
+from benchmarks import gateway_cost
+from benchmarks.gateway_cost import MODEL, TOKENS, Server, Turn, report, servers, stream, tail, whole
+from benchmarks.results import read
+from plugin.drafts.checkpoint import DEMO, resolve
 
 TEXT: dict[str, Any] = {"choices": [{"index": 0, "text": "a"}]}
+EMPTY: dict[str, Any] = {"choices": [{"index": 0, "text": ""}]}
 
 
 def usage(tokens: int) -> dict[str, Any]:
     return {"choices": [], "usage": {"completion_tokens": tokens}}
 
 
-def client(*events: Any) -> httpx.AsyncClient:
-    """A client of a server that says these events, whatever it is asked."""
-    text = "".join(f"data: {e if isinstance(e, str) else json.dumps(e)}\n\n" for e in events)
+def target(text: str) -> Target:
+    """A server that says this text, whatever it is asked."""
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
-    return httpx.AsyncClient(transport=transport, base_url="http://server")
+    return Target(httpx.AsyncClient(transport=transport, base_url="http://server"), MODEL, gives_ids=False)
+
+
+def streaming(*events: Any) -> Target:
+    """A server that streams these events."""
+    return target("".join(f"data: {e if isinstance(e, str) else json.dumps(e)}\n\n" for e in events))
 
 
 @pytest.mark.anyio
 async def test_a_right_stream_is_timed() -> None:
-    assert await stream(client(TEXT, usage(TOKENS), "[DONE]"), {}) > 0
+    assert await stream(streaming(TEXT, usage(TOKENS), "[DONE]"), [2]) > 0
 
 
 @pytest.mark.anyio
@@ -38,27 +50,100 @@ async def test_a_right_stream_is_timed() -> None:
         ((), "DONE"),
         ((TEXT, usage(TOKENS)), "DONE"),
         ((TEXT, {"error": {"message": "lost"}}, "[DONE]"), "lost"),
-        ((usage(TOKENS), "[DONE]"), "no text"),
+        ((usage(TOKENS), "[DONE]"), "no output"),
+        ((EMPTY, usage(TOKENS), "[DONE]"), "no text"),
         ((TEXT, "[DONE]"), "None"),
         ((TEXT, usage(TOKENS - 1), "[DONE]"), str(TOKENS - 1)),
     ],
 )
 async def test_a_wrong_stream_is_refused(events: tuple[Any, ...], why: str) -> None:
-    with pytest.raises(BadReply, match=why):
-        await stream(client(*events), {})
+    with pytest.raises(BenchError, match=why):
+        await stream(streaming(*events), [2])
 
 
 @pytest.mark.anyio
 async def test_a_short_reply_is_refused() -> None:
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=usage(3)))
-    with pytest.raises(BadReply, match="3"):
-        await whole(httpx.AsyncClient(transport=transport, base_url="http://server"), {})
+    await whole(target(json.dumps(usage(TOKENS))), [2])
+    with pytest.raises(BenchError, match="3"):
+        await whole(target(json.dumps(usage(3))), [2])
 
 
-def test_the_shell_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither variables nor a `.env` beside the caller reach a server; what it writes is kept."""
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
+    """The two servers of the demo, made in a shell that sets a variable of the gateway."""
     monkeypatch.setenv("T5GEMMA_K", "1")
+    return servers(resolve(str(DEMO / "dflash"), None, None, None), 4, gpu=False)
+
+
+def test_both_serve_the_same(both: list[Server]) -> None:
+    ours, stock = both
+    flags = dict(zip(stock.command, stock.command[1:], strict=False))
+    for name in (
+        "model",
+        "dtype",
+        "max_model_len",
+        "max_num_seqs",
+        "kv_cache_memory_bytes",
+        "served_model_name",
+    ):
+        assert ours.variables[f"T5GEMMA_{name.upper()}"] == flags[f"--{name.replace('_', '-')}"]
+    assert (ours.variables["T5GEMMA_MAX_NUM_SEQS"], ours.variables["T5GEMMA_DTYPE"]) == ("4", "float32")
+    assert "--enforce-eager" in stock.command and ours.variables["T5GEMMA_ENFORCE_EAGER"] == "True"
+    speculative = json.loads(flags["--speculative-config"])
+    assert (speculative["model"], speculative["num_speculative_tokens"]) == (str(DEMO / "dflash"), 7)
+    assert ours.variables["T5GEMMA_DRAFT"] == str(DEMO / "dflash")
+
+
+def test_a_gpu_has_graphs_and_bfloat16() -> None:
+    ours, stock = servers(resolve(str(DEMO / "dflash"), None, None, None), 4, gpu=True)
+    assert "--enforce-eager" not in stock.command and ours.variables["T5GEMMA_ENFORCE_EAGER"] == "False"
+    assert "bfloat16" in stock.command and ours.variables["T5GEMMA_DTYPE"] == "bfloat16"
+
+
+def test_the_shell_sets_nothing(tmp_path: Path, both: list[Server]) -> None:
+    """Neither variables nor a `.env` beside the caller reach a server; what it writes is kept."""
+    ours, stock = both
+    assert "T5GEMMA_K" not in ours.variables
+    assert not [name for name in stock.variables if name.startswith("T5GEMMA_")]
     code = "import os; print(sorted(n for n in os.environ if n.startswith('T5GEMMA_')), os.listdir())"
-    server = Server("a server", [sys.executable, "-c", code], 0, {"T5GEMMA_DTYPE": "float32"})
-    assert server.start(tmp_path).wait(30) == 0
-    assert tail(server.log(tmp_path)) == "['T5GEMMA_DTYPE'] ['a-server.log']"
+    variables = {**stock.variables, "T5GEMMA_DTYPE": "float32"}
+    log = Server("a server", (), "", {}).log(tmp_path)
+
+    async def start() -> None:
+        async with started("a server", ("-c", code), variables, "/ready", log, 30):
+            pass
+
+    with pytest.raises(BenchError, match="a server: its server ended with 0"):
+        asyncio.run(start())
+    assert tail(log) == "['T5GEMMA_DTYPE'] ['a-server.log']"
+
+
+def add_runs(ours: Server, stock: Server) -> None:
+    ours.runs.extend([Turn(8.0, 2.0, 0.1), Turn(12.0, 4.0, 0.3), Turn(10.0, 3.0, 0.2)])
+    stock.runs.extend([Turn(5.0, 1.5, 0.1)] * 3)
+
+
+def test_report(both: list[Server]) -> None:
+    add_runs(*both)
+    head, *rows = report(*both).splitlines()
+    assert head.split() == ["gateway", "vllm", "serve", "ratio"]
+    assert [row.split()[-5:] for row in rows] == [
+        ["10.00", "(8.00-12.00)", "5.00", "(5.00-5.00)", "2.000"],
+        ["200.00", "(100.00-300.00)", "100.00", "(100.00-100.00)", "2.000"],
+        ["3.00", "(2.00-4.00)", "1.50", "(1.50-1.50)", "2.000"],
+    ]
+
+
+def test_the_figures_are_recorded(
+    tmp_path: Path, both: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def measured(both: list[Server], *rest: Any) -> None:
+        add_runs(*both)
+
+    monkeypatch.setattr(gateway_cost, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["x", "--out", str(tmp_path / "gpu.json")])
+    gateway_cost.main()
+    results = read(tmp_path / "gpu.json")
+    assert results["figures"] == {"gateway_over_vllm_serve_rps": 2.0, "gateway_over_vllm_serve_ttft": 2.0}
+    (run,) = results["runs"].values()
+    assert run["details"]["gateway"][1] == {"stream_rate": 12.0, "whole_rate": 4.0, "first": 0.3}

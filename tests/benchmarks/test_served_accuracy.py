@@ -11,28 +11,23 @@ from typing import Any
 import httpx
 import pytest
 
+from app.bench import counters
 from app.bench.arms import Arm
 from app.bench.errors import BenchError
 from benchmarks import served_accuracy
-from benchmarks.comparison import Request
+from benchmarks.comparison import Request, Walk
 from benchmarks.served_accuracy import main, served, walked
+from plugin.drafts.checkpoint import DEMO
 
 K = 3
-SUMS = {
-    "anchors": 20,
-    "counted": [20, 18, 16],
-    "correct": [15, 9, 12],
-    "matched": [15, 8, 2],
-    "tokens": 60,
-    "greedy": 59,
-}
+WALK = Walk(anchors=20, counted=[20, 18, 16], correct=[15, 9, 12], matched=[15, 8, 2], tokens=60, greedy=59)
 
 
 class FakeGateway:
     """Answers with ten steps a prompt, and counts them only when its statistics are asked for the `lag`-th time."""
 
     def __init__(self, accepted: Sequence[int] = (3, 1, 0, 1, 0, 1, 2, 0, 1, 1), lag: int = 0) -> None:
-        self.accepted, self.lag = list(accepted), lag
+        self.accepted, self.lag, self.k = list(accepted), lag, K
         self.tokens = list(range(1 + sum(1 + run for run in accepted)))
         self.bodies: list[dict[str, Any]] = []
 
@@ -45,12 +40,13 @@ class FakeGateway:
             runs = self.accepted * len(self.bodies) if self.lag < 0 else []
             life = {
                 "drafts": 2 + len(runs),
-                "per_position": [
-                    {"position": place, "accepted": 1 + sum(run > place for run in runs)}
-                    for place in range(K)
-                ],
+                "draft_tokens": K * (2 + len(runs)),
+                "accepted_tokens": K + sum(runs),
+                "per_position": [{"accepted": 1 + sum(run > at for run in runs)} for at in range(K)],
             }
-            return httpx.Response(200, json={"k": K, "lifetime": life})
+            return httpx.Response(200, json={"k": self.k, "lifetime": life})
+        if request.url.path == "/metrics":
+            return httpx.Response(404)
         assert request.url.path == "/v1/completions"
         self.bodies.append(json.loads(request.content))
         choice = {"text": "x", "prompt_token_ids": [2, 7], "token_ids": self.tokens}
@@ -62,7 +58,7 @@ class FakeGateway:
 @pytest.mark.parametrize("lag", [0, 3])
 async def test_what_the_prompts_added_is_counted(monkeypatch: pytest.MonkeyPatch, lag: int) -> None:
     """Not what the server served before, and also when it counts late."""
-    monkeypatch.setattr(served_accuracy, "_STATS_WAIT_S", 0.0)
+    monkeypatch.setattr(counters, "_SETTLE_S", 0.0)
     gateway = FakeGateway(lag=lag)
     async with gateway.client() as client:
         requests, drafts, accepted = await served(client, ["one", "two"], 40)
@@ -81,11 +77,18 @@ async def test_a_failed_request_is_one_line() -> None:
             await served(client, ["one"], 40)
 
 
-def test_a_walk_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_accuracy, "_WALK", "tokenize")  # a module that knows no --draft
-    with pytest.raises(BenchError, match=r"^tokenize ended with 2: .*--draft.*$") as error:
-        walked([Request([2], [1], [])], "draft", "verifier", 3)
-    assert "\n" not in str(error.value)
+@pytest.mark.anyio
+async def test_a_server_that_counts_no_drafts_is_refused() -> None:
+    gateway = FakeGateway()
+    gateway.k = 0
+    async with gateway.client() as client:
+        with pytest.raises(BenchError, match="http://gateway: no counters of a draft"):
+            await served(client, ["one"], 40)
+
+
+def test_a_walk_that_fails_is_one_line() -> None:
+    with pytest.raises(BenchError, match=r"^the walk: 0 steps lead to token 1 of an answer of 2$"):
+        walked([Request([2], [20, 1], [])], str(DEMO / "dflash"), str(DEMO / "verifier"), 3)
 
 
 @pytest.fixture
@@ -112,12 +115,12 @@ def test_the_command_shows_both_columns(
     code: int,
     relation: str,
 ) -> None:
-    sums = {"anchors": 10, "counted": [10, 9, 8], "correct": [correct, 3, 2], "matched": [correct, 2, 1]}
+    sums = Walk(10, counted=[10, 9, 8], correct=[correct, 3, 2], matched=[correct, 2, 1], tokens=3, greedy=3)
     asked: list[tuple[str, int]] = []
 
-    def walk(requests: Sequence[Request], draft: str, verifier: str, k: int) -> dict[str, Any]:
+    def walk(requests: Sequence[Request], draft: str, verifier: str, k: int) -> Walk:
         asked.append((Path(draft).name, k))
-        return {**sums, "tokens": 3, "greedy": 3}
+        return sums
 
     monkeypatch.setattr(served_accuracy, "walked", walk)
     assert main(["--draft", "dspark", "--k", "3", "--num-prompts", "1"]) == code
@@ -137,8 +140,8 @@ def test_the_command_shows_both_columns(
 def test_what_cannot_be_compared_is_exit_code_1(
     faked: FakeGateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(served_accuracy, "_STATS_WAIT_S", 0.0)
-    monkeypatch.setattr(served_accuracy, "walked", lambda *arguments: SUMS)
+    monkeypatch.setattr(counters, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(served_accuracy, "walked", lambda *arguments: WALK)
     faked.lag = 1000
     assert main(["--draft", "dflash", "--k", "3", "--num-prompts", "1"]) == 1
     assert (

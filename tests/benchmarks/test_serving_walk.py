@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
-from benchmarks.serving_walk import Served, main, walk
+from benchmarks.comparison import Request
+from benchmarks.serving_walk import walk, walk_checkpoints
 from plugin.drafts.checkpoint import DEMO
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import Blocks
@@ -20,25 +18,6 @@ from plugin.training.draft.model import DraftModel
 from plugin.training.verifier.extraction import Extractor
 
 K = 5
-
-
-def test_anchors_follow_the_accepted_tokens() -> None:
-    assert Served([2], [5, 6, 7, 8, 9, 1], [0, 2, 0]).anchors() == [1, 2, 5]
-    assert Served([2], [5, 6, 7, 8, 9, 1], [0, 2, 5]).anchors() == [1, 2, 5], "the last step ran past the end"
-    assert Served([2], [1], []).anchors() == []
-
-
-@pytest.mark.parametrize(
-    ("accepted", "told"),
-    [
-        ([0, 2], "2 steps lead to token 5 of an answer of 6"),
-        ([0, 2, 0, 0], "4 steps lead to token 7 of an answer of 6"),
-        ([], "0 steps lead to token 1 of an answer of 6"),
-    ],
-)
-def test_steps_that_do_not_lead_to_the_end_are_refused(accepted: list[int], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        Served([2], [5, 6, 7, 8, 9, 1], accepted).anchors()
 
 
 @torch.no_grad()
@@ -63,7 +42,7 @@ def _block(draft: DraftModel, extractor: Extractor, prompt: list[int], sequence:
     return drafted
 
 
-def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: int) -> Served:
+def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: int) -> Request:
     """A request whose steps accept as many draft tokens as `rng` says: the next token is then another one."""
     prompt = [2, *(rng.randrange(8, 60) for _ in range(rng.randrange(1, 6)))]
     sequence, accepted = [2, rng.randrange(8, 60)], []
@@ -75,7 +54,7 @@ def _serve(draft: DraftModel, extractor: Extractor, rng: random.Random, steps: i
             bonus = rng.randrange(8, 60)
         sequence += [*drafted[:count], bonus]
         accepted.append(count)
-    return Served(prompt, sequence[1:], accepted)
+    return Request(prompt, sequence[1:], accepted)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -104,7 +83,7 @@ def test_what_lies_after_the_end_counts_nowhere(
     extractor = Extractor(verifier, draft.config.aux_hidden_state_layer_ids)
     whole = _serve(draft, extractor, random.Random(0), 1)
     assert whole.accepted[0] >= 2, "the test wants a long run"
-    cut = Served(whole.prompt, whole.response[:2], whole.accepted)
+    cut = Request(whole.prompt, whole.response[:2], whole.accepted)
     found = walk(draft, extractor, [cut], K, 0, 2)
     assert (found.anchors, found.counted, found.matched) == (1, [1, 0, 0, 0, 0], [1, 0, 0, 0, 0])
 
@@ -121,15 +100,12 @@ def test_tokens_are_compared_with_the_verifiers_own(
         ).logits
         response.append(int(logits[0, -1].argmax()))
     other = [*response[:5], (response[5] + 1) % 64]
-    requests = [Served([2, 9], response, [0] * 5), Served([2, 9], other, [0] * 5)]
+    requests = [Request([2, 9], response, [0] * 5), Request([2, 9], other, [0] * 5)]
     found = walk(draft, extractor, requests, K, 0, 2)
     assert (found.tokens, found.greedy) == (12, 11)
 
 
-def test_the_command_walks_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    request: dict[str, Any] = {"prompt": [2, 300, 301], "response": [20, 21, 22, 1], "accepted": [1, 0]}
-    (tmp_path / "served.jsonl").write_text(json.dumps(request) + "\n")
-    flags = ["--draft", str(DEMO / "dflash"), "--verifier", str(DEMO / "verifier"), "--k", "3"]
-    main([*flags, str(tmp_path / "served.jsonl")])
-    found = json.loads(capsys.readouterr().out)
-    assert (found["anchors"], found["tokens"], found["counted"]) == (2, 4, [2, 1, 1])
+def test_folders_are_walked() -> None:
+    request = Request([2, 300, 301], [20, 21, 22, 1], [1, 0])
+    found = walk_checkpoints(DEMO / "dflash", DEMO / "verifier", [request], 3)
+    assert (found.anchors, found.tokens, found.counted) == (2, 4, [2, 1, 1])

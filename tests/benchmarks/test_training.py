@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
 from benchmarks import training
-from benchmarks.training import Throughput, counted, measure, record, samples
+from benchmarks.training import Throughput, counted, measure, samples
 from plugin.training.run.settings import DraftSettings
 from tests.plugin.training.conftest import small_config
 
@@ -57,19 +55,6 @@ def test_utilisation() -> None:
         "training_dflare_tokens_per_second": 1000.0,
         "training_dflare_flop_utilisation": 0.5,
         "training_dflare_extraction_share": 0.2,
-    }
-
-
-def test_results_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["x", "--rows", "8"])
-    path = tmp_path / "results" / "gpu.json"
-    record(path, {"training_a": 1.0})
-    path.write_text(json.dumps({**json.loads(path.read_text()), "hardware": "a GPU"}))
-    record(path, {"training_b": 2.0})
-    assert json.loads(path.read_text()) == {
-        "figures": {"training_a": 1.0, "training_b": 2.0},
-        "commands": {"training": "python -m benchmarks.training --rows 8"},
-        "hardware": "a GPU",
     }
 
 

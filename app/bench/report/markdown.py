@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.bench.report import text
@@ -24,7 +25,7 @@ def markdown(report: Mapping[str, Any], plots: Sequence[str] = ()) -> str:
     return "\n".join(parts) + "\n"
 
 
-Columns = Mapping[str, Any]
+Columns = dict[str, Any]
 """Heading -> how a row's cell is written."""
 
 _WHERE: Columns = {
@@ -87,25 +88,23 @@ def _origin(report: Mapping[str, Any]) -> Iterable[str]:
         f" cell are in no number. Speed-up is output tokens/s over the arm {report['base'] or text.DASH}."
     )
     for arm in report["arms"]:
-        facts = {
-            key: value for key, value in arm.items() if key not in ("name", "server") and value is not None
-        }
-        server = " ".join(f"{key} {value}" for key, value in arm["server"].items() if value is not None)
-        words = ", ".join(f"{key} {value}" for key, value in facts.items())
-        yield f"- Arm {arm['name']}: {words}{f'; server {server}' if server else ''}."
+        facts = {key: value for key, value in arm.items() if key not in ("name", "server")}
+        server = " ".join(_words(arm["server"]))
+        yield f"- Arm {arm['name']}: {', '.join(_words(facts))}{f'; server {server}' if server else ''}."
+
+
+def _words(facts: Mapping[str, Any]) -> list[str]:
+    return [f"{key} {value}" for key, value in facts.items() if value is not None]
 
 
 def _positions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     longest = max(len(text.positions(row)) for row in rows)
+    return _table(_WHERE | {str(position): partial(_position, position) for position in range(longest)}, rows)
 
-    def at(position: int) -> Any:
-        def cell(row: Mapping[str, Any]) -> str:
-            rates = text.positions(row)
-            return text.percent(rates[position]) if position < len(rates) else text.DASH
 
-        return cell
-
-    return _table({**_WHERE, **{str(position): at(position) for position in range(longest)}}, rows)
+def _position(position: int, row: Mapping[str, Any]) -> str:
+    rates = text.positions(row)
+    return text.percent(rates[position]) if position < len(rates) else text.DASH
 
 
 def _table(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> list[str]:

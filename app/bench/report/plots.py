@@ -59,8 +59,8 @@ def speedup_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
                 for row in rows
                 if (row["arm"], row["concurrency"]) == (arm, concurrency)
             }
-            places = [sets.index(name) + (number - (len(arms) - 1) / 2) * width for name in heights]
-            bars = panel.bar(places, list(heights.values()), width, label=arm)
+            centres = [sets.index(name) + (number - (len(arms) - 1) / 2) * width for name in heights]
+            bars = panel.bar(centres, list(heights.values()), width, label=arm)
             panel.bar_label(bars, fmt="%.2f", fontsize=7)
         panel.axhline(1, color="black", linewidth=0.8)
         panel.set_xticks(range(len(sets)), sets)
@@ -71,8 +71,7 @@ def speedup_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def acceptance_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Curves over the block's positions, one colour an arm, one panel a prompt set, at the smallest
-    concurrency."""
+    """Curves over the block's positions, one colour an arm, a panel a prompt set, at the smallest concurrency."""
     lowest = min(row["concurrency"] for row in rows)
     rows = [row for row in rows if row["concurrency"] == lowest]
     sets = _values(rows, "set")

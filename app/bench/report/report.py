@@ -13,24 +13,11 @@ from app.bench.machine import hardware, versions
 SCHEMA = 1
 _NOT_IN_ROWS = {"key", "outputs", "gaps", "drafts", "server", "model"}
 _OF_DRAFTS = (
-    "family",
-    "k",
-    "default_k",
-    "block_size",
-    "num_draft_layers",
-    "draft_hidden_size",
-    "aux_layer_ids",
-    "draft_vocab_size",
-    "lm_head",
-    "embedding",
-    "sample_from_anchor",
-    "markov_head_type",
-    "markov_rank",
-    "dtype",
-    "max_model_len",
-    "max_encoder_len",
-    "max_num_seqs",
+    *("family", "k", "default_k", "block_size", "num_draft_layers", "draft_hidden_size", "aux_layer_ids"),
+    *("draft_vocab_size", "lm_head", "embedding", "sample_from_anchor", "markov_head_type", "markov_rank"),
+    *("dtype", "max_model_len", "max_encoder_len", "max_num_seqs"),
 )
+"""What of the server's /drafts stands in the report."""
 
 
 def build(
@@ -78,15 +65,11 @@ def rows(records: Sequence[Mapping[str, Any]], base: str | None) -> list[dict[st
     for record in sorted(records, key=lambda record: (names.index(record["set"]), record["concurrency"])):
         other = bases.get((record["set"], record["concurrency"]))
         row = {name: value for name, value in record.items() if name not in _NOT_IN_ROWS}
-        whole = other is not None and not (record["partial"] or other["partial"])
-        row["speedup"] = (
-            ratio(record["output_tokens_per_s"], other["output_tokens_per_s"]) if whole and other else None
-        )
-        row["equality"] = (
-            compare(other["outputs"], record["outputs"]).to_json()
-            if other is not None and other is not record
-            else None
-        )
+        row |= {"speedup": None, "equality": None}
+        if other is not None and not (record["partial"] or other["partial"]):
+            row["speedup"] = ratio(record["output_tokens_per_s"], other["output_tokens_per_s"])
+        if other is not None and other is not record:
+            row["equality"] = compare(other["outputs"], record["outputs"]).to_json()
         result.append(row)
     return result
 
@@ -96,11 +79,10 @@ def _arms(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for record in records:
         drafts = record["drafts"]
-        verifier = (drafts.get("verifier") or {}).get("name")
         found[record["arm"]] = {
             "name": record["arm"],
             "model": record["model"],
-            "verifier": _last(verifier),
+            "verifier": _last((drafts.get("verifier") or {}).get("name")),
             "draft": _last(drafts.get("draft")),
             **{key: drafts[key] for key in _OF_DRAFTS if drafts.get(key) is not None},
             "server": record["server"],

@@ -33,9 +33,9 @@ def table(report: Mapping[str, Any]) -> Table:
         shown.add_column(name, justify="left" if name in ("set", "arm") else "right")
     last = None
     for row in report["rows"]:
-        place = (row["set"], row["concurrency"])
-        if last not in (None, place):
+        group = (row["set"], row["concurrency"])
+        if last not in (None, group):
             shown.add_section()
-        last = place
+        last = group
         shown.add_row(*(write(row) for write in columns.values()))
     return shown

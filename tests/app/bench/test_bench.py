@@ -18,7 +18,7 @@ from app.bench import grid, servers
 from app.bench.arms import Arm, own_arms
 from app.bench.cell import Cell
 from app.bench.client import Sampling, Target
-from app.bench.prompts import PLACE, PromptSet
+from app.bench.prompts import PLACEHOLDER, PromptSet
 from tests.app.bench.scripted import Script, running
 from tests.app.bench.started import in_a_thread
 from tests.plugin.drafts.folders import write_pair
@@ -62,7 +62,7 @@ BENCH = (
 
 
 def test_bench_sweeps_k(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """F06 over HTTP: the base's row, and one row for each K with rate, length and positions."""
+    """Over HTTP: the base's row, and one row for each K with rate, length and positions (F06)."""
     assert run(*BENCH, "--arms", "verifier,d:1,d:3,d:7") == 0
     made = report_of(pair / "out")
     assert not made["partial"] and [row["arm"] for row in made["rows"]] == ["verifier", "d:1", "d:3", "d:7"]
@@ -278,7 +278,7 @@ def test_check_counts_failed_requests(
 def test_key_holds_what_the_server_is_started_with(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another dtype, batch or version is another measurement; a key or a running server's is not."""
     (own,) = own_arms("verifier", {}, str(pair / "verifier"))
-    prompts = PromptSet("made", "here", PLACE, ("a",))
+    prompts = PromptSet("made", "here", PLACEHOLDER, ("a",))
 
     def key(arm: Arm = own, batch: int = 1) -> str:
         return Cell(arm, prompts, 1, 1, Sampling(), batch).key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from app.bench.counters import Reading, acceptance, parse, read, settled
+from app.bench.counters import Reading, acceptance_between, parse, read, settled
 from app.drafts.ledger import Counts
 from tests.app.bench.scripted import Script, client_of
 from tests.app.bench.virtual_time import run
@@ -40,9 +40,9 @@ def reading(drafts: int, accepted: list[int], source: str = "/metrics") -> Readi
 
 
 def test_acceptance_is_the_difference() -> None:
-    """F03: what was drafted before the first reading is in no rate."""
-    told = acceptance(reading(100, [100, 100]), reading(110, [108, 104]))
-    assert told == {
+    """What was drafted before the first reading, as in warm-ups, is in no rate (F03)."""
+    found = acceptance_between(reading(100, [100, 100]), reading(110, [108, 104]))
+    assert found == {
         "source": "/metrics",
         "drafts": 10,
         "draft_tokens": 20,
@@ -57,15 +57,15 @@ def test_acceptance_is_the_difference() -> None:
 
 
 def test_acceptance_without_traffic_is_null() -> None:
-    told = acceptance(reading(5, [2]), reading(5, [2]))
-    assert told is not None
-    assert (told["drafts"], told["acceptance_rate"], told["mean_acceptance_length"]) == (0, None, None)
+    found = acceptance_between(reading(5, [2]), reading(5, [2]))
+    assert found is not None
+    assert (found["drafts"], found["acceptance_rate"], found["mean_acceptance_length"]) == (0, None, None)
 
 
 def test_acceptance_across_a_restart_is_unknown() -> None:
-    assert acceptance(reading(50, [5]), reading(3, [1])) is None
-    assert acceptance(reading(5, [5]), reading(9, [5], "/drafts/stats")) is None
-    assert acceptance(None, reading(3, [1])) is None
+    assert acceptance_between(reading(50, [5]), reading(3, [1])) is None
+    assert acceptance_between(reading(5, [5]), reading(9, [5], "/drafts/stats")) is None
+    assert acceptance_between(None, reading(3, [1])) is None
 
 
 def test_statistics_stand_in_for_missing_series() -> None:

@@ -12,7 +12,7 @@ from app.bench.cell import Cell, numbers
 from app.bench.client import Sampling, Target
 from app.bench.errors import BenchError
 from app.bench.load import Load, run, warmups
-from app.bench.prompts import PLACE, PromptSet
+from app.bench.prompts import PLACEHOLDER, PromptSet
 from tests.app.bench import virtual_time
 from tests.app.bench.scripted import Script, client_of
 
@@ -24,7 +24,7 @@ def measured(
     texts = tuple(f"prompt {'x' * i}" for i in range(prompts))
     cell = Cell(
         Arm("dflash:7", "dflash", 7),
-        PromptSet("made", "here", PLACE, texts),
+        PromptSet("made", "here", PLACEHOLDER, texts),
         concurrency,
         warmups(warmup, concurrency),
         Sampling(max_tokens=20),
@@ -42,7 +42,7 @@ def measured(
 
 
 def test_tokens_and_chunks() -> None:
-    """F02: 8 chunks 100 ms apart, 20 tokens in the usage."""
+    """8 chunks 100 ms apart, 20 tokens in the usage (F02)."""
     record = measured(Script(delays_s=lambda number: [0.1] * 8, usage=20), prompts=1)
     assert (record["output_tokens"], record["chunks"], record["token_source"]) == (20, 8, "usage")
     assert record["seconds"] == pytest.approx(0.8)
@@ -54,7 +54,7 @@ def test_tokens_and_chunks() -> None:
 
 
 def test_tokens_without_usage_are_counted_and_marked() -> None:
-    """F02: a server without usage is retokenised and marked; ids, where it gives them, are exact."""
+    """A server without usage is retokenised and marked; ids, where it gives them, are exact (F02)."""
     script = Script(delays_s=lambda number: [0.1] * 8, tokens_per_chunk=3, usage=None, ids=False)
     record = measured(script, prompts=1)
     assert (record["token_source"], record["output_tokens"]) == ("retokenised", 24)
@@ -75,7 +75,7 @@ def test_tokens_that_nobody_counts_are_unknown() -> None:
 
 @pytest.mark.parametrize(("concurrency", "warmup"), [(1, 8), (4, 8), (16, 16)])
 def test_warmup_is_in_no_number(concurrency: int, warmup: int) -> None:
-    """F03: warm-ups of 5 s each, then 20 requests of 50 ms; and at least as many warm-ups as run at once."""
+    """Warm-ups of 5 s each, then 20 requests of 50 ms; at least as many warm-ups as run at once (F03)."""
     slow = warmup
 
     def delays(number: int) -> list[float]:
@@ -90,9 +90,9 @@ def test_warmup_is_in_no_number(concurrency: int, warmup: int) -> None:
     assert record["output_tokens"] == 80
     assert record["output_tokens_per_s"] == pytest.approx(80 / (rounds * 0.05))
     assert script.most_at_once == concurrency
-    told = record["acceptance"]
-    assert (told["drafts"], told["draft_tokens"], told["accepted_tokens"]) == (80, 240, 160)
-    assert [position["rate"] for position in told["per_position"]] == [1.0, 1.0, 0.0]
+    found = record["acceptance"]
+    assert (found["drafts"], found["draft_tokens"], found["accepted_tokens"]) == (80, 240, 160)
+    assert [position["rate"] for position in found["per_position"]] == [1.0, 1.0, 0.0]
 
 
 def test_every_request_is_greedy_and_seeded() -> None:
@@ -134,7 +134,7 @@ def test_a_server_that_refuses_everything_ends_the_run() -> None:
 
 
 def test_a_server_without_tokens() -> None:
-    """F06: an arm that puts out nothing after its warm-up has failed requests, no tokens and no times."""
+    """An arm that puts out nothing after its warm-up has failed requests, no tokens and no times (F06)."""
     script = Script(delays_s=lambda number: [0.1] if number < 8 else [], k=1)
     record = measured(script, prompts=3)
     assert (record["completed"], record["failed"], record["output_tokens"]) == (0, 3, 0)
@@ -147,7 +147,7 @@ def test_interrupted_cell_is_partial() -> None:
     """What was answered until the interruption is kept, and marked."""
     script = Script(delays_s=lambda number: [0.5, 0.5])
     texts = tuple(f"p{i}" for i in range(10))
-    cell = Cell(Arm("verifier"), PromptSet("made", "here", PLACE, texts), 1, 8, Sampling())
+    cell = Cell(Arm("verifier"), PromptSet("made", "here", PLACEHOLDER, texts), 1, 8, Sampling())
 
     async def main() -> dict[str, Any]:
         async with client_of(script) as client:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.bench.errors import BenchError
-from app.bench.prompts import PLACE, PromptSet, load
+from app.bench.prompts import PLACEHOLDER, PromptSet, load
 
 
 def jsonl(path: Path, *rows: Any) -> Path:
@@ -42,7 +42,10 @@ def test_hash_is_of_the_prompts_as_used(tmp_path: Path) -> None:
     assert two.sha256 == hashlib.sha256(b'"\\u00e9\\n"\n"b"\n').hexdigest()
     others = [("x", 3, {}), ("x", 2, {"x": "Q: {prompt}"})]
     assert two.sha256 not in [load(f"{name}={first}", n, 0, t).sha256 for name, n, t in others]
-    assert PromptSet("x", "s", PLACE, ("ab", "c")).sha256 != PromptSet("x", "s", PLACE, ("a", "bc")).sha256
+    assert (
+        PromptSet("x", "s", PLACEHOLDER, ("ab", "c")).sha256
+        != PromptSet("x", "s", PLACEHOLDER, ("a", "bc")).sha256
+    )
 
 
 def test_template(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def rendered(made: dict[str, Any]) -> str:
 
 
 def test_speedup_below_one_is_printed_as_it_is() -> None:
-    """F06: base 100 tok/s, draft 80 tok/s; a sweep of K has a row each, the base's row among them."""
+    """Base 100 tok/s, draft 80 tok/s; a sweep of K has a row each, the base's row among them (F06)."""
     made = report(SWEEP)
     assert [(row["arm"], row["speedup"]) for row in made["rows"]] == [
         ("verifier", 1.0),
@@ -118,7 +118,7 @@ def test_speedup_below_one_is_printed_as_it_is() -> None:
 
 @pytest.mark.parametrize("speed", [0.0, None])
 def test_a_base_without_tokens_gives_null(speed: float | None) -> None:
-    """F06: no division error."""
+    """A speed-up over nothing is no division error (F06)."""
     nothing = {"output_tokens": 0, "completed": 0, "failed": 3, "errors": ["x"], "token_source": None}
     nothing |= dict.fromkeys(("latency_ms", "ttft_ms", "itl_ms", "tpot_ms"))
     made = report([record("verifier", speed, **nothing), record("dflash:7", 80.0, 7)])
@@ -127,7 +127,7 @@ def test_a_base_without_tokens_gives_null(speed: float | None) -> None:
 
 
 def test_an_arm_without_tokens() -> None:
-    """F06."""
+    """Its speed-up is 0, as it is (F06)."""
     made = report([record("verifier", 100.0), record("dflash:7", 0.0, 7, output_tokens=0)])
     assert made["rows"][1]["speedup"] == 0.0 and "0.00×" in markdown(made)
 
@@ -186,7 +186,7 @@ def test_equality_is_told_with_its_first_difference() -> None:
 
 
 def test_retokenised_counts_and_raised_warmups_are_marked() -> None:
-    """F02 and F03, in the report."""
+    """A reader sees that tokens were counted from text (F02), and that more warm-ups were sent than asked (F03)."""
     made = report([record("verifier", 100.0, token_source="retokenised", warmup=16, concurrency=16)])
     assert "300 (retokenised)" in markdown(made)
     assert "Warm-up was raised from 8 to the concurrency: 16 requests." in markdown(made)
