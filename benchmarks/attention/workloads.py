@@ -64,10 +64,8 @@ def kernel_calls(
     out = torch.empty_like(batches[0].q)
 
     def call(batch: PagedBatch) -> None:
-        mine, theirs = batch.self_pages, batch.cross_pages
         merged_attention(
-            batch.q, batch.query_start, workload.query_len,
-            mine.cache, mine.block_table, mine.seq_lens, theirs.cache, theirs.block_table, theirs.seq_lens,
+            batch.q, batch.query_start, workload.query_len, batch.self_pages, batch.cross_pages,
             workload.window, 256**-0.5, out, launch=launch,
         )  # fmt: skip
 

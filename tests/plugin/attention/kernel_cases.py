@@ -31,8 +31,15 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 SCALE = 0.3
 
 
-def launch(splits: int, block_m: int = 16, block_n: int = 16, row_blocks: int = 1) -> LaunchShape:
-    return LaunchShape(block_m, block_n, 4, 2, splits, row_blocks)
+def launch(
+    splits: int,
+    block_m: int = 16,
+    block_n: int = 16,
+    row_blocks: int = 1,
+    split_tokens: int = 1,
+    fused: bool = False,
+) -> LaunchShape:
+    return LaunchShape(block_m, block_n, 4, 2, splits, row_blocks, split_tokens, fused)
 
 
 def batch(query_lens: list[int], self_lens: list[int], cross_lens: list[int], **shape: object) -> BatchSpec:
@@ -63,6 +70,22 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     "window wider than the sequence": (batch([2], [20], [10]), 512, launch(1)),
     "window over one split and another": (batch([8], [60], [40]), 20, launch(4)),
     "splits than tiles more": (batch([1, 1], [3, 40], [2, 20]), None, launch(8)),
+    "one live split of eight": (batch([4, 1], [20, 9], [9, 17]), None, launch(8, split_tokens=32)),
+    "one, two and five live splits": (
+        batch([1, 4, 4], [3, 37, 100], [16, 30, 70]),
+        None,
+        launch(8, split_tokens=32),
+    ),
+    "mixed query lengths, padded requests": (
+        batch([1, 4, 1, 4, 0, 0], [1, 4, 33, 90, 0, 0], [30, 2, 4, 60, 0, 0], padding=6),
+        None,
+        launch(6, split_tokens=16),
+    ),
+    "mixed query lengths under a window": (
+        batch([1, 4, 1, 4], [1, 4, 60, 90], [30, 2, 4, 60]),
+        18,
+        launch(6, split_tokens=16),
+    ),
     "split in the middle of the self part": (batch([1], [100], [20]), None, launch(3)),
     "encoder lengths at the edges of pages": (
         batch([1, 1, 1, 1], [1, 16, 17, 32], [15, 16, 31, 33]),
@@ -90,13 +113,19 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
 }
 
 
+# Every case with several splits again with the join in the same launch.
+CASES |= {
+    f"{name}, joined by the last": (spec, window, replace(shape, fused=True))
+    for name, (spec, window, shape) in CASES.items()
+    if shape is not None and shape.splits > 1
+}
+
+
 def attend(inputs: PagedBatch, window: int | None, shape: LaunchShape | None) -> torch.Tensor:
     """The kernel's output; rows that it must not touch keep their 7."""
     out = torch.full_like(inputs.q, 7.0)
-    mine, theirs = inputs.self_pages, inputs.cross_pages
     merged_attention(
-        inputs.q, inputs.query_start, max(inputs.spec.query_lens),
-        mine.cache, mine.block_table, mine.seq_lens, theirs.cache, theirs.block_table, theirs.seq_lens,
+        inputs.q, inputs.query_start, max(inputs.spec.query_lens), inputs.self_pages, inputs.cross_pages,
         window, SCALE, out, launch=shape,
     )  # fmt: skip
     return out

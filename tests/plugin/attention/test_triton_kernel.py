@@ -63,12 +63,12 @@ def test_norm_rotation_and_write_in_one(interpreted, layout):
 
 
 def _call(inputs: PagedBatch, **changed: object) -> None:
-    mine, theirs = inputs.self_pages, inputs.cross_pages
+    for name in ("self", "cross"):
+        if (cache := changed.pop(f"{name}_cache", None)) is not None:
+            changed[f"{name}_pages"] = replace(getattr(inputs, f"{name}_pages"), cache=cache)
     arguments = {
-        "q": inputs.q, "query_start": inputs.query_start, "max_query_len": 1,
-        "self_cache": mine.cache, "self_block_table": mine.block_table, "self_seq_lens": mine.seq_lens,
-        "cross_cache": theirs.cache, "cross_block_table": theirs.block_table, "cross_seq_lens": theirs.seq_lens,
-        "window": None, "scale": 1.0, "out": torch.empty_like(inputs.q),
+        "q": inputs.q, "query_start": inputs.query_start, "max_query_len": 1, "self_pages": inputs.self_pages,
+        "cross_pages": inputs.cross_pages, "window": None, "scale": 1.0, "out": torch.empty_like(inputs.q),
     }  # fmt: skip
     merged_attention(**{**arguments, **changed})
 
@@ -161,9 +161,8 @@ def test_gpu_graph_replays_with_other_lengths_and_tables(query_len, dtype):
 
     def call() -> None:
         merged_attention(
-            captured.q, captured.query_start, query_len, mine.cache, mine.block_table, mine.seq_lens,
-            theirs.cache, theirs.block_table, theirs.seq_lens, 512, SCALE, out, max_self_len=10**6, max_cross_len=10**6,
-        )  # fmt: skip
+            captured.q, captured.query_start, query_len, mine, theirs, 512, SCALE, out
+        )
 
     call()
     torch.cuda.synchronize()
