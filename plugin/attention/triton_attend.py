@@ -42,8 +42,8 @@ def _attend_tiles(
     p_cache, p_table, stride_block, stride_slot,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax; `b_page` holds the
-    first tile's page numbers.
+    """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax; `b_page` is where
+    the first tile's keys are.
 
     `b_sum` `[BLOCK_M, BLOCK_N]` is summed over its columns by the caller, once: a sum in each tile would be one more
     wait of the warps for each other.
@@ -94,7 +94,8 @@ def attend_kernel(
     stride_cross_block, stride_cross_head, stride_cross_slot, stride_cross_table,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SELF_PAGE: tl.constexpr, CROSS_PAGE: tl.constexpr,
-    SPLIT: tl.constexpr, JOIN: tl.constexpr, BLOCK_S: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLIT: tl.constexpr, JOIN: tl.constexpr, JOIN_D: tl.constexpr, BLOCK_S: tl.constexpr,
+    PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Attention of one request, KV head and split; grid `(max_splits * row blocks, kv_heads, requests)`.
 
@@ -158,12 +159,8 @@ def attend_kernel(
     b_sum = tl.sum(b_sum, 1)
     b_total = tl.where(b_sum > 0.0, b_sum, 1.0)
     b_out = b_acc / b_total[:, None]
-    p_out_row = p_out + (o_token * stride_out_token + o_head * stride_out_head)[:, None] + o_d[None, :]
-    if not SPLIT:
-        tl.store(p_out_row, b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
-    elif n_splits == 1:
-        tl.store(p_out_row, b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
-    else:
+    p_out_row = p_out + o_token * stride_out_token + o_head * stride_out_head
+    if SPLIT and n_splits > 1:
         stride_split = num_tokens.to(tl.int64) * NUM_HEADS
         o_token_head = o_token * NUM_HEADS + o_head
         o_mine = i_split * stride_split + o_token_head
@@ -177,11 +174,13 @@ def attend_kernel(
             ) + i_rows  # fmt: skip
             if tl.atomic_add(p_mine, 1, sem="acq_rel") == n_splits - 1:
                 tl.debug_barrier()
-                b_joined = join_rows(
-                    p_partial, p_lse, o_token_head, m_row, n_splits, stride_split, BLOCK_M, HEAD_DIM, BLOCK_S
-                )
-                tl.store(p_out_row, b_joined.to(p_out.dtype.element_ty), mask=m_row[:, None])
+                join_rows(
+                    p_out_row, p_partial, p_lse, o_token_head, m_row, n_splits, stride_split,
+                    BLOCK_M, HEAD_DIM, JOIN_D, BLOCK_S,
+                )  # fmt: skip
                 tl.store(p_mine, 0)  # for the next launch
+    else:
+        tl.store(p_out_row[:, None] + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
 
 
 @triton.jit

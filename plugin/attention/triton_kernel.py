@@ -12,7 +12,13 @@ from functools import cache
 
 import torch
 
-from plugin.attention.launch_shape import LaunchShape, choose_launch_shape, join_block_d, power_of_two
+from plugin.attention.launch_shape import (
+    JOIN_ELEMENTS,
+    LaunchShape,
+    choose_launch_shape,
+    join_block_d,
+    power_of_two,
+)
 from plugin.attention.torch_paged import Pages
 from plugin.attention.triton_attend import attend_kernel, write_kernel
 from plugin.attention.triton_split import join_kernel
@@ -43,7 +49,7 @@ def _num_sms(device: torch.device) -> int:
 
 @cache
 def _finished(device: torch.device) -> torch.Tensor:
-    """Zeros that `attend_kernel` counts finished splits in, and leaves zero: one buffer serves all launches of a stream.
+    """Zeros that `attend_kernel` counts finished splits in and leaves zero; one buffer for all launches of a stream.
 
     The first call must not be captured, or replays would count in memory that belongs to the graph.
     """
@@ -181,8 +187,8 @@ def merged_attention(
         *mine.stride()[:3], self_pages.block_table.stride(0), *theirs.stride()[:3], cross_pages.block_table.stride(0),
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
         BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=mine.shape[2], CROSS_PAGE=theirs.shape[2],
-        SPLIT=splits > 1, JOIN=fused, BLOCK_S=power_of_two(splits) if fused else 1,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        SPLIT=splits > 1, JOIN=fused, JOIN_D=min(JOIN_ELEMENTS // launch.block_m, head_dim),
+        BLOCK_S=power_of_two(splits) if fused else 1, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     if splits > 1 and not fused:

@@ -1,7 +1,7 @@
 """How the merged attention's programs share out a request's keys, and how their results are joined (flash-decoding).
 
-The visible keys of a block of rows form one line of tiles: first the self tiles from the oldest visible one on, then the
-encoder's. Into how many splits the line is cut is computed on the device from the request's own lengths, so that a
+The visible keys of a block of rows form one line of tiles: first the self tiles from the oldest visible one on, then
+the encoder's. Into how many splits the line is cut is computed on the device from the request's own lengths, so that a
 captured graph serves short requests as it serves long ones; the launch only bounds the number. Every program of a row
 block computes the same plan. Names by role as in `triton_attend.py`.
 """
@@ -41,15 +41,14 @@ def plan_splits(
 
 @triton.jit
 def join_rows(
-    p_partial, p_lse, o_token_head, m_row, n_splits, stride_split,
-    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
+    p_out_row, p_partial, p_lse, o_token_head, m_row, n_splits, stride_split,
+    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """The joined splits of a block of rows, `[BLOCK_M, HEAD_DIM]`, read by the program that finished last.
+    """Join the splits of a block of rows, as the program that finished last; `p_out_row` `[BLOCK_M]` are the rows.
 
     Loads go past the L1 cache: other multiprocessors wrote these values.
     """
     o_split = tl.arange(0, BLOCK_S)
-    o_d = tl.arange(0, HEAD_DIM)
     m_split = m_row[:, None] & (o_split < n_splits)[None, :]
     b_lse = tl.load(
         p_lse + o_split[None, :] * stride_split + o_token_head[:, None],
@@ -59,14 +58,17 @@ def join_rows(
     b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top)[:, None])
     total = tl.sum(b_weight, 1)
     b_weight = b_weight / tl.where(total > 0.0, total, 1.0)[:, None]
-    b_out = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    p_row = p_partial + o_token_head[:, None] * HEAD_DIM + o_d[None, :]
-    for i_split in range(n_splits):
-        b_mine = tl.sum(tl.where((o_split == i_split)[None, :], b_weight, 0.0), 1)
-        b_part = tl.load(p_row, mask=m_row[:, None], other=0.0, cache_modifier=".cg")
-        b_out += b_part * b_mine[:, None]
-        p_row += stride_split * HEAD_DIM
-    return b_out
+    for first_d in range(0, HEAD_DIM, BLOCK_D):
+        o_d = first_d + tl.arange(0, BLOCK_D)
+        p_part = p_partial + o_token_head[:, None] * HEAD_DIM + o_d[None, :]
+        b_out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for i_split in range(n_splits):
+            b_mine = tl.sum(tl.where((o_split == i_split)[None, :], b_weight, 0.0), 1)
+            b_part = tl.load(p_part, mask=m_row[:, None], other=0.0, cache_modifier=".cg")
+            b_out += b_part * b_mine[:, None]
+            p_part += stride_split * HEAD_DIM
+        b_out = b_out.to(p_out_row.dtype.element_ty)
+        tl.store(p_out_row[:, None] + o_d[None, :], b_out, mask=m_row[:, None])
 
 
 @triton.jit(do_not_specialize=["num_tokens", "window", "split_tiles", "max_splits"])

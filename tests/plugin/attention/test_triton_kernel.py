@@ -160,9 +160,7 @@ def test_gpu_graph_replays_with_other_lengths_and_tables(query_len, dtype):
     out = torch.empty_like(captured.q)
 
     def call() -> None:
-        merged_attention(
-            captured.q, captured.query_start, query_len, mine, theirs, 512, SCALE, out
-        )
+        merged_attention(captured.q, captured.query_start, query_len, mine, theirs, 512, SCALE, out)
 
     call()
     torch.cuda.synchronize()

@@ -1,0 +1,44 @@
+"""Norm, addition and norm in one launch: by Triton's interpreter everywhere, on the device with `-m gpu`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.plugin.verifier.residual_norm_cases import DTYPES, WIDTHS, control, worst_error
+
+ULPS = 4
+"""Of the largest value: a sum in another order, and one rounding more or less of the norm's factor."""
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plugin.verifier.residual_norm_cases"],
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_equals_the_two_norms_one_after_another(interpreted, width, dtype):
+    assert interpreted["errors"][f"{width} {dtype}"] < ULPS
+
+
+def test_control_a_forgotten_residual_is_seen(interpreted):
+    assert interpreted["control"] > 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gpu_equals_the_two_norms_one_after_another(width, dtype):
+    assert worst_error(width, DTYPES[dtype], "cuda") < ULPS
+    assert control("cuda") > 0.1
