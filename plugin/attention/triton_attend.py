@@ -42,8 +42,8 @@ def _attend_tiles(
     p_cache, p_table, stride_block, stride_slot,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax; `b_page` is where
-    the first tile's keys are.
+    """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax.
+    `b_page`: pages of the first tile's keys.
 
     `b_sum` `[BLOCK_M, BLOCK_N]` is summed over its columns by the caller, once: a sum in each tile would be one more
     wait of the warps for each other.

@@ -22,7 +22,8 @@ from plugin.attention.paged_batch import (
     naive_reference,
 )
 from plugin.attention.torch_paged import Pages, write_pages
-from plugin.attention.triton_kernel import merged_attention, write_kv
+from plugin.attention.torch_paged import merged_attention as paged_attention
+from plugin.attention.triton_kernel import _finished, merged_attention, write_kv
 
 TINY = BatchSpec(
     (), (), (), num_heads=4, num_kv_heads=2, head_dim=32, self_page=16, cross_page=32, dtype=torch.float32
@@ -137,6 +138,18 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
+def float64_reference(inputs: PagedBatch, window: int | None) -> torch.Tensor:
+    """The whole batch by `torch_paged` in float64."""
+
+    def wide(pages: Pages) -> Pages:
+        return replace(pages, cache=pages.cache.double())
+
+    return paged_attention(
+        inputs.q.double(), inputs.query_start, max(inputs.spec.query_lens), wide(inputs.self_pages),
+        wide(inputs.cross_pages), window, SCALE,
+    )  # fmt: skip
+
+
 def attention_error(name: str, device: str) -> float:
     """The kernel against the naive reference, padding's untouched rows included."""
     spec, window, shape = CASES[name]
@@ -149,6 +162,39 @@ def attention_error(name: str, device: str) -> float:
     seeing = [r for r, n in enumerate(spec.query_lens) if n and (spec.self_lens[r] or spec.cross_lens[r])]
     want[_tokens_of(spec, seeing)] = naive_reference(inputs, window, SCALE, seeing)
     return relative_error(got[:num_tokens], want)
+
+
+def unfinished(device: str) -> int:
+    """What is left in the counters of finished splits: each launch must leave zeros for the next."""
+    return int(_finished(torch.device(device)).abs().sum())
+
+
+# Name: one launch that serves requests of very different lengths.
+SHARED = {
+    "joined by the last": launch(6, block_m=32, split_tokens=16, fused=True),
+    "joined by a launch": launch(6, block_m=32, split_tokens=16),
+}
+
+
+def others_difference(name: str, device: str) -> float:
+    """How far a request's result moves when the other requests of its batch have other lengths: not at all."""
+    spec = batch([4, 4, 1], [37, 60, 20], [40, 70, 33])
+    inputs = make_batch(spec, device)
+    first = attend(inputs, 18, SHARED[name])[:4]
+    for self_lens, cross_lens in (([37, 4, 1], [40, 1, 1]), ([37, 0, 0], [40, 0, 0])):
+        changed = replace(
+            inputs,
+            self_pages=replace(
+                inputs.self_pages, seq_lens=torch.tensor(self_lens, dtype=torch.int32, device=device)
+            ),
+            cross_pages=replace(
+                inputs.cross_pages, seq_lens=torch.tensor(cross_lens, dtype=torch.int32, device=device)
+            ),
+        )
+        again = attend(changed, 18, SHARED[name])[:4]
+        if not torch.equal(first, again):
+            return float((first - again).abs().max()) or float("nan")
+    return 0.0
 
 
 def _tokens_of(spec: BatchSpec, requests: list[int]) -> list[int]:
@@ -225,6 +271,8 @@ def main() -> None:
     json.dump(
         {
             "cases": {name: attention_error(name, device) for name in CASES},
+            "unfinished": unfinished(device),
+            "others": {name: others_difference(name, device) for name in SHARED},
             "controls": {name: control_error(name, device) for name in CONTROLS},
             "norm_rope": {layout: norm_rope_error(layout, device) for layout in LAYOUTS},
             "writes": {layout: write_difference(layout, device, torch.float32) for layout in LAYOUTS},

@@ -24,7 +24,11 @@ def inputs(width: int, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, .
 
 
 def sequence(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, next_weight: torch.Tensor, wide: torch.dtype
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    next_weight: torch.Tensor,
+    wide: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The two norms one after another, rounding to x's dtype where `GemmaRMSNorm` does."""
 
@@ -56,7 +60,11 @@ def control(device: str) -> float:
 
 def main() -> None:
     """Print one JSON object of errors."""
-    errors = {f"{width} {name}": worst_error(width, dtype, "cpu") for width in WIDTHS for name, dtype in DTYPES.items()}
+    errors = {
+        f"{width} {name}": worst_error(width, dtype, "cpu")
+        for width in WIDTHS
+        for name, dtype in DTYPES.items()
+    }
     json.dump({"errors": errors, "control": control("cpu")}, sys.stdout)
 
 
