@@ -13,6 +13,7 @@ from functools import cache
 import torch
 
 from plugin.attention.launch_shape import (
+    FUSED_SPLITS,
     JOIN_ELEMENTS,
     LaunchShape,
     choose_launch_shape,
@@ -104,6 +105,26 @@ def whole_tiles(block_n: int, *pages: int) -> int:
     return block_n
 
 
+def launch_for(
+    q: torch.Tensor,
+    num_requests: int,
+    max_query_len: int,
+    self_pages: Pages,
+    cross_pages: Pages,
+    window: int | None,
+) -> LaunchShape:
+    """The launch of one step, from numbers on the host: what the block tables have room for bounds the lengths."""
+    num_kv_heads, page = self_pages.cache.shape[1:3]
+    self_bound = self_pages.block_table.shape[1] * page
+    if window is not None:
+        self_bound = min(self_bound, window + max_query_len)
+    cross_bound = cross_pages.block_table.shape[1] * cross_pages.cache.shape[2]
+    return choose_launch_shape(
+        max_query_len * (q.shape[1] // num_kv_heads), num_requests, num_kv_heads, q.element_size(),
+        self_bound + cross_bound, _num_sms(q.device),
+    )  # fmt: skip
+
+
 def merged_attention(
     q: torch.Tensor,
     query_start: torch.Tensor,
@@ -135,7 +156,7 @@ def merged_attention(
             windowed.
         scale: factor on the scores.
         out: as q.
-        launch: overrides the choice of `choose_launch_shape`.
+        launch: overrides the choice of `launch_for`.
 
     Raises:
         ValueError: a shape, stride or dtype that the kernel does not serve.
@@ -163,13 +184,7 @@ def merged_attention(
 
     group = num_heads // num_kv_heads
     if launch is None:
-        self_bound = self_pages.block_table.shape[1] * mine.shape[2]
-        if window is not None:
-            self_bound = min(self_bound, window + max_query_len)
-        launch = choose_launch_shape(
-            max_query_len * group, num_requests, num_kv_heads, q.element_size(),
-            self_bound + cross_pages.block_table.shape[1] * theirs.shape[2], _num_sms(q.device),
-        )  # fmt: skip
+        launch = launch_for(q, num_requests, max_query_len, self_pages, cross_pages, window)
     block_n = whole_tiles(launch.block_n, mine.shape[2], theirs.shape[2])
     split_tiles, splits = max(launch.split_tokens // block_n, 1), launch.splits
     fused = splits > 1 and launch.fused and num_requests * num_kv_heads * launch.row_blocks <= COUNTERS
@@ -188,7 +203,8 @@ def merged_attention(
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
         BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=mine.shape[2], CROSS_PAGE=theirs.shape[2],
         SPLIT=splits > 1, JOIN=fused, JOIN_D=min(JOIN_ELEMENTS // launch.block_m, head_dim),
-        BLOCK_S=power_of_two(splits) if fused else 1, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        BLOCK_S=max(power_of_two(splits), FUSED_SPLITS) if fused else 1,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     if splits > 1 and not fused:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 
 from plugin.attention.launch_shape import LaunchShape
-from plugin.attention.norm_rope import norm_rope_write
 from plugin.attention.paged_batch import (
     LAYOUTS,
     BatchSpec,
@@ -236,35 +235,6 @@ def control_error(name: str, device: str) -> float:
     return relative_error(attend(broken, window, launch(2)), naive_reference(inputs, 3, SCALE, [0, 1]))
 
 
-def _rotated_norm(
-    x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-) -> torch.Tensor:
-    x = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * (1 + weight)
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
-
-
-def norm_rope_error(layout: str, device: str) -> float:
-    """`norm_rope_write` against the same in float64, queries and pages together; one token of seven is padding."""
-    torch.manual_seed(0)
-    heads, kv_heads, dim, tokens, page = 3, 2, 32, 7, 16
-    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=device)
-    q_weight, k_weight = torch.randn(2, dim, device=device)
-    cos_sin = torch.randn(50, dim, device=device)
-    positions = torch.randint(0, 50, (tokens,), device=device)
-    slots = torch.randperm(3 * page, device=device)[:tokens]
-    slots[4] = -1
-    cache = allocate_cache(3, kv_heads, page, dim, layout, torch.float32, device)
-    want_cache = cache.double()
-    q_out = torch.empty(tokens, heads, dim, device=device)
-    norm_rope_write(qkv, q_out, cache, slots, positions, cos_sin, q_weight, k_weight, 1e-6)
-    q, k, v = qkv.double().unflatten(-1, (-1, dim)).split([heads, kv_heads, kv_heads], dim=1)
-    cos, sin = cos_sin.double()[positions][:, None].chunk(2, dim=-1)
-    write_pages(want_cache, slots, _rotated_norm(k, k_weight.double(), cos, sin), v)
-    want_q = _rotated_norm(q, q_weight.double(), cos, sin)
-    return relative_error(q_out, want_q) + relative_error(cache, want_cache)
-
-
 def main() -> None:
     """Print one JSON object: the error of each case, control and write."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -274,7 +244,6 @@ def main() -> None:
             "unfinished": unfinished(device),
             "others": {name: others_difference(name, device) for name in SHARED},
             "controls": {name: control_error(name, device) for name in CONTROLS},
-            "norm_rope": {layout: norm_rope_error(layout, device) for layout in LAYOUTS},
             "writes": {layout: write_difference(layout, device, torch.float32) for layout in LAYOUTS},
         },
         sys.stdout,

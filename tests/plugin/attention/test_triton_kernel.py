@@ -1,9 +1,5 @@
 """The Triton kernel against the naive reference: by Triton's interpreter everywhere, on the device with `-m gpu`."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +7,7 @@ import torch
 
 from plugin.attention.paged_batch import LAYOUTS, BatchSpec, PagedBatch, make_batch
 from plugin.attention.triton_kernel import merged_attention, write_kv
+from tests.plugin.attention.interpreted import interpreted_errors
 from tests.plugin.attention.kernel_cases import (
     CASES,
     CONTROLS,
@@ -21,7 +18,6 @@ from tests.plugin.attention.kernel_cases import (
     batch,
     control_error,
     float64_reference,
-    norm_rope_error,
     others_difference,
     relative_error,
     unfinished,
@@ -31,16 +27,7 @@ from tests.plugin.attention.kernel_cases import (
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict[str, float]]:
-    """Errors of all cases, from a process of their own: this one must not see Triton in its interpreter mode."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.attention.kernel_cases"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return interpreted_errors("tests.plugin.attention.kernel_cases")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -65,11 +52,6 @@ def test_controls_the_comparison_sees_a_wrong_call(interpreted, name):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_writes_what_the_torch_version_writes(interpreted, layout):
     assert interpreted["writes"][layout] == 0.0
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_norm_rotation_and_write_in_one(interpreted, layout):
-    assert interpreted["norm_rope"][layout] < 1e-6
 
 
 def _call(inputs: PagedBatch, **changed: object) -> None:
@@ -131,12 +113,6 @@ def test_gpu_controls_the_comparison_sees_a_wrong_call(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_gpu_writes_what_the_torch_version_writes(layout, dtype):
     assert write_difference(layout, "cuda", dtype) == 0.0
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gpu_norm_rotation_and_write_in_one(layout):
-    assert norm_rope_error(layout, "cuda") < 1e-6
 
 
 # 1B's shape: 4 query heads, 1 KV head, head_dim 256; lengths of a real batch.

@@ -1,12 +1,8 @@
 """Norm, addition and norm in one launch: by Triton's interpreter everywhere, on the device with `-m gpu`."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.plugin.attention.interpreted import interpreted_errors
 from tests.plugin.verifier.residual_norm_cases import DTYPES, WIDTHS, control, worst_error
 
 ULPS = 4
@@ -15,15 +11,7 @@ ULPS = 4
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.verifier.residual_norm_cases"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return interpreted_errors("tests.plugin.verifier.residual_norm_cases")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
