@@ -100,6 +100,7 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     ),
     "a query without any key": (batch([1, 1], [0, 9], [0, 9]), None, launch(1)),
     "a query without any key, split": (batch([1, 1], [0, 9], [0, 9]), None, launch(2)),
+    "all keys in the cross cache": (batch([4, 4, 4], [0, 0, 0], [20, 9, 70]), None, launch(3)),
     "tiles wider than pages": (batch([1, 2], [70, 33], [70, 33]), None, launch(2, block_n=64)),
     "group of 1": (batch([3, 1], [20, 9], [9, 17], num_heads=2), None, launch(2)),
     "group of 3": (batch([3, 1], [20, 9], [9, 17], num_heads=3, num_kv_heads=1), 5, launch(2)),
