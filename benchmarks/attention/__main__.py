@@ -4,7 +4,7 @@ import argparse
 import itertools
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from benchmarks.attention.flash_attention import flash_calls
 from benchmarks.attention.norm_rope import measure_norm_rope
 from benchmarks.attention.sweep import sweep
 from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graph_us
-from benchmarks.attention.workloads import WORKLOADS, kernel_calls
+from benchmarks.attention.workloads import WORKLOADS, chosen_launch, kernel_calls
 from benchmarks.results import record, typed
 
 
@@ -36,13 +36,19 @@ def measure(bandwidth: float, names: str) -> list[dict[str, object]]:
         if names not in workload.name:
             continue
         batches = workload.copies()
-        us = graph_us(kernel_calls(workload, batches, None))
+        launch = chosen_launch(workload, batches[0])
+        us = graph_us(kernel_calls(workload, batches, launch))
+        other = replace(launch, fused=not launch.fused)
+        other_us = None if launch.splits == 1 else graph_us(kernel_calls(workload, batches, other))
         peer_calls = None if workload.window is not None else flash_calls(workload, len(batches))
         peer_us = None if peer_calls is None else graph_us(peer_calls)
         floor_us = max(workload.kv_bytes / bandwidth * 1e6, LAUNCH_FLOOR_US)
         rows.append({
             "workload": workload.name,
             "us": round(us, 2),
+            "splits": launch.splits,
+            "fused": launch.fused,
+            "us_joined_the_other_way": None if other_us is None else round(other_us, 2),
             "bandwidth_fraction": round(workload.kv_bytes / (us * 1e-6) / bandwidth, 3),
             "over_floor": round(us / floor_us, 3),
             "fa3_us": None if peer_us is None else round(peer_us, 2),

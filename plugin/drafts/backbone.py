@@ -8,9 +8,11 @@ the draft's pages; the block `[anchor, mask x K]` attends to all of them and, in
 from collections.abc import Iterable
 
 import torch
+from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 from vllm.platforms import current_platform
 
+from plugin.drafts.block_attention import attend_in_blocks
 from plugin.drafts.checkpoint import read_draft
 from plugin.drafts.location import download, locate
 
@@ -29,12 +31,18 @@ def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) 
 
 
 class DraftBackbone(DFlashQwen3Model):
-    """vLLM's DFlash backbone with one of its CPU kernels replaced.
+    """vLLM's DFlash backbone with one of its CPU kernels replaced, and on CUDA with attention of its own.
 
     `ops.rms_norm` of the CPU build ignores all rows but the first of a `[num_layers, head_dim]` weight, so that every
     layer's keys would be normed by layer 0's weight: wrong drafts, never wrong output. The grouped kernel of the CUDA
     build is right and stays. Unnecessary once the CPU op honours, or refuses, a two-dimensional weight.
     """
+
+    def __init__(self, *, vllm_config: VllmConfig, start_layer_id: int = 0, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
+        if current_platform.is_cuda():
+            for layer in self.layers:
+                attend_in_blocks(layer.self_attn)
 
     def _normalize_context_k(self, all_k: torch.Tensor) -> torch.Tensor:
         if current_platform.is_cpu():

@@ -6,7 +6,12 @@ import pytest
 import torch
 from transformers import T5Gemma2Config
 
-from plugin.verifier.config import T5Gemma2ModelConfig, decoder_start_token_id, max_encoder_len
+from plugin.verifier.config import (
+    T5Gemma2ModelConfig,
+    decoder_start_token_id,
+    max_encoder_len,
+    require_fast_serving,
+)
 
 
 def config(**changes) -> T5Gemma2Config:
@@ -115,3 +120,15 @@ def test_what_would_be_silently_wrong_is_refused(flag, value, message):
 def test_a_budget_beyond_the_encoders_positions_is_refused_with_both_numbers():
     with pytest.raises(ValueError, match=r"max_source_positions is 2000, .* is 1024"):
         T5Gemma2ModelConfig.verify_and_update_config(engine(config(max_source_positions=2000), batched=4096))
+
+
+@pytest.mark.parametrize(("asked", "becomes"), [(None, True), (True, True), (False, False)])
+def test_asynchronous_scheduling_is_asked_for_unless_switched_off(asked, becomes):
+    made = SimpleNamespace(use_v2_model_runner=True, scheduler_config=SimpleNamespace(async_scheduling=asked))
+    require_fast_serving(made)
+    assert made.scheduler_config.async_scheduling is becomes
+
+
+def test_the_v1_runner_on_cuda_is_refused_by_name():
+    with pytest.raises(ValueError, match="VLLM_USE_V2_MODEL_RUNNER"):
+        require_fast_serving(SimpleNamespace(use_v2_model_runner=False))
