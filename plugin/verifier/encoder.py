@@ -25,7 +25,7 @@ class EncoderAttention(AttentionProjections):
         self, hidden_states: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """As `qkv`; on a GPU the norms and the rotation are one launch."""
-        if hidden_states.device.type != "cuda":
+        if not _has_programs(hidden_states):
             return self.qkv(hidden_states, positions)
         from plugin.verifier.encoder_kernels import qk_norm_rope
 
@@ -45,7 +45,7 @@ class EncoderMLP(GatedMLP):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.device.type != "cuda":
+        if not _has_programs(x):
             return super().forward(x)
         gate_up, _ = self.gate_up_proj(x)
         x, _ = self.down_proj(self.act_fn.forward_cuda(gate_up))
@@ -111,8 +111,13 @@ class TextEncoder(nn.Module):
         return normed
 
 
+def _has_programs(x: torch.Tensor) -> bool:
+    """Whether `encoder_kernels` serves tensors where `x` is."""
+    return x.device.type == "cuda"
+
+
 def _norm(residual: torch.Tensor, pre: GemmaRMSNorm) -> torch.Tensor:
-    if residual.device.type != "cuda":
+    if not _has_programs(residual):
         return pre(residual)
     from plugin.verifier.encoder_kernels import sandwich_norm
 
@@ -123,7 +128,7 @@ def _add_and_norm(
     residual: torch.Tensor, branch: torch.Tensor, post: GemmaRMSNorm, pre: GemmaRMSNorm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`residual + post(branch)`, and `pre` of that."""
-    if residual.device.type != "cuda":
+    if not _has_programs(residual):
         residual = residual + post(branch)
         return residual, pre(residual)
     from plugin.verifier.encoder_kernels import sandwich_norm
