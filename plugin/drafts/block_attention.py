@@ -54,12 +54,8 @@ class BlockMetadataBuilder(MergedMetadataBuilder):
             common.seq_lens,
             common.max_seq_len,
             common.block_table_tensor,
-            common.slot_mapping,
             self._no_keys[: common.num_reqs],
         )
-
-    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> BlockMetadata:
-        return self.build(0, common_attn_metadata)
 
     def update_draft_decode_metadata(self, metadata: MergedMetadata) -> None:
         """Nothing to do: see the class."""
