@@ -8,7 +8,6 @@ dtype, so the caches need no setting of their own. The draft's layers keep the b
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from vllm.config import VllmConfig
 from vllm.v1.attention.backend import (
@@ -34,7 +33,6 @@ class MergedMetadata:
         seq_lens: `[num_requests]`, tokens of each request in this cache.
         max_seq_len: upper bound of `seq_lens`.
         block_table: `[num_requests, max_blocks]`.
-        slot_mapping: `[num_tokens]`; of the cross cache `[num_encoder_tokens]`, for the prompts admitted in the step.
     """
 
     num_actual_tokens: int
@@ -43,7 +41,6 @@ class MergedMetadata:
     seq_lens: torch.Tensor
     max_seq_len: int
     block_table: torch.Tensor
-    slot_mapping: torch.Tensor
 
 
 class MergedMetadataBuilder(AttentionMetadataBuilder[MergedMetadata]):
@@ -59,25 +56,15 @@ class MergedMetadataBuilder(AttentionMetadataBuilder[MergedMetadata]):
         # The launch is chosen for a verification wherever there are drafts, also in a step that happens to verify none:
         # a request's rounding must not depend on what the others in its batch are doing.
         self.decode_query_len = max_decode_query_len(vllm_config)
-        self._no_slots = torch.empty(0, dtype=torch.int64, device=device)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> MergedMetadata:
-        metadata = self._without_slots(common_attn_metadata)
-        if self.is_cross:
-            metadata.slot_mapping = self._admitted_slots(common_attn_metadata)
-        return metadata
-
-    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> MergedMetadata:
-        return self._without_slots(common_attn_metadata)
-
-    def _without_slots(self, common: CommonAttentionMetadata) -> MergedMetadata:
-        seq_lens, max_seq_len, slots = common.seq_lens, common.max_seq_len, common.slot_mapping
+        common = common_attn_metadata
+        seq_lens, max_seq_len = common.seq_lens, common.max_seq_len
         if self.is_cross:
             assert common.encoder_seq_lens is not None and common.encoder_seq_lens_cpu is not None
-            seq_lens, slots = common.encoder_seq_lens, self._no_slots
-            max_seq_len = int(common.encoder_seq_lens_cpu.max())
+            seq_lens, max_seq_len = common.encoder_seq_lens, int(common.encoder_seq_lens_cpu.max())
         return MergedMetadata(
             common.num_actual_tokens,
             max(common.max_query_len, self.decode_query_len),
@@ -85,25 +72,7 @@ class MergedMetadataBuilder(AttentionMetadataBuilder[MergedMetadata]):
             seq_lens,
             max_seq_len,
             common.block_table_tensor,
-            slots,
         )
-
-    def _admitted_slots(self, common: CommonAttentionMetadata) -> torch.Tensor:
-        """Slots `[num_encoder_tokens]` of the prompts of requests that have computed nothing yet, in batch order."""
-        assert common.seq_lens_cpu_upper_bound is not None and common.encoder_seq_lens_cpu is not None
-        start = common.query_start_loc_cpu.numpy()
-        # A bound of a request that has computed something may be too high, which does not matter here.
-        computed = common.seq_lens_cpu_upper_bound.numpy() - (start[1:] - start[:-1])
-        lens = np.where(computed > 0, 0, common.encoder_seq_lens_cpu)
-        num_tokens = int(lens.sum())
-        if not num_tokens:
-            return self._no_slots
-        row = np.repeat(np.arange(len(lens)), lens)
-        offset = np.arange(num_tokens) - np.repeat(lens.cumsum() - lens, lens)
-        block_size = self.kv_cache_spec.block_size
-        index = torch.from_numpy(np.stack((row, offset // block_size, offset % block_size)))
-        rows, columns, within = index.to(self.device, non_blocking=True)
-        return common.block_table_tensor[rows, columns].long() * block_size + within
 
 
 class MergedImpl(AttentionImpl[MergedMetadata]):

@@ -10,7 +10,10 @@ from typing import Any, ClassVar
 
 import torch
 from vllm.config import VllmConfig
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.attention.attention import get_attention_context
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3Attention
+from vllm.utils.torch_utils import direct_register_custom_op
 from vllm.v1.attention.backend import AttentionImpl, CommonAttentionMetadata
 
 from plugin.attention.backend import MergedBackend, MergedImpl, MergedMetadata, MergedMetadataBuilder
@@ -51,12 +54,8 @@ class BlockMetadataBuilder(MergedMetadataBuilder):
             common.seq_lens,
             common.max_seq_len,
             common.block_table_tensor,
-            common.slot_mapping,
             self._no_keys[: common.num_reqs],
         )
-
-    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> BlockMetadata:
-        return self.build(0, common_attn_metadata)
 
     def update_draft_decode_metadata(self, metadata: MergedMetadata) -> None:
         """Nothing to do: see the class."""
@@ -124,19 +123,85 @@ class BlockBackend(MergedBackend):
         return True
 
 
-def attend_in_blocks(attention: DFlashQwen3Attention) -> None:
+def block_attention_op(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    layer_name: str,
+) -> None:
+    """Body of the custom op `t5gemma2_block_attention`; see `block_attention`."""
+    from plugin.attention.norm_rope import norm_rope_write
+
+    if get_forward_context().attn_metadata is None:  # memory profiling: shapes only
+        out.zero_()
+        return
+    metadata, layer, cache, slots = get_attention_context(layer_name)
+    n = metadata.num_actual_tokens
+    q = torch.empty_like(out)
+    norm_rope_write(
+        qkv[:n], q[:n], cache, slots[:n], positions[:n], cos_sin, q_weight, k_weight, eps, offset=0.0
+    )
+    layer.impl.forward(layer, q, None, None, cache, metadata, out)
+
+
+def _fake(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    layer_name: str,
+) -> None:
+    """Shape function for torch.compile: the op writes into `out` only."""
+
+
+direct_register_custom_op(
+    op_name="t5gemma2_block_attention",
+    op_func=block_attention_op,
+    mutates_args=["out"],
+    fake_impl=_fake,
+)
+
+
+def block_attention(
+    attention: DFlashQwen3Attention, positions: torch.Tensor, hidden_states: torch.Tensor
+) -> torch.Tensor:
+    """`DFlashQwen3Attention.forward` with norm, rotation and page write in one launch: `[num_tokens, hidden_size]`."""
+    qkv, _ = attention.qkv_proj(hidden_states)
+    out = qkv.new_empty(qkv.shape[0], attention.num_heads, attention.head_dim)
+    torch.ops.vllm.t5gemma2_block_attention(
+        qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight, attention.k_norm.weight,
+        attention.q_norm.variance_epsilon, out, attention.attn.layer_name,
+    )  # fmt: skip
+    projected, _ = attention.o_proj(out.flatten(1))
+    return projected
+
+
+def attend_in_blocks(attention: DFlashQwen3Attention) -> bool:
     """Give a draft layer this backend, unless it is causal or has a window, sinks or a head size that no kernel serves.
 
     vLLM builds the layer with the backend of its own choice, which `DFlashQwen3Attention` leaves no way to name.
     Unnecessary once it does.
+
+    Returns:
+        Whether the layer has it, so that `block_attention` serves.
     """
     layer = attention.attn
     if (
         attention.causal
         or attention.sliding_window is not None
         or attention.attention_sink_bias is not None
+        or attention.v_scale is not None
+        or not attention.rotary_emb.is_neox_style
         or layer.head_size not in HEAD_DIMS
     ):
-        return
+        return False
     layer.attn_backend = BlockBackend
     layer.impl = BlockImpl(layer.num_heads, layer.head_size, attention.scaling, layer.num_kv_heads)
+    return True

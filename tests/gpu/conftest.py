@@ -29,10 +29,7 @@ def gpu_engine(
     mode: Mode = "eager",
     **extra: Any,
 ) -> AbstractContextManager[Any]:
-    """An engine on the GPU. "graphs" captures full decode graphs without compiling, which takes a minute more.
-
-    FlashAttention has no float32: there TRITON_ATTN owns the caches.
-    """
+    """An engine on the GPU. "graphs" captures full decode graphs without compiling, which takes a minute more."""
     import plugin
     from tests.engine.harness import engine
 
@@ -43,7 +40,6 @@ def gpu_engine(
         "max_num_batched_tokens": 4096,
         "gpu_memory_utilization": GPU_SHARE,
         "enforce_eager": mode == "eager",
-        "attention_config": {"backend": "TRITON_ATTN" if dtype == "float32" else "FLASH_ATTN"},
     }
     if mode == "graphs":
         options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}

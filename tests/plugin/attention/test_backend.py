@@ -1,4 +1,4 @@
-"""The metadata of the merged attention: self and cross caches, admitted prompts, graphs."""
+"""The metadata of the merged attention: self and cross caches, and graphs."""
 
 from types import SimpleNamespace
 
@@ -10,8 +10,8 @@ from vllm.v1.kv_cache_interface import CrossAttentionSpec, FullAttentionSpec
 
 from plugin.attention.backend import MergedBackend, MergedMetadataBuilder
 
-BLOCK = 16
-SHAPE = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32}
+
+SHAPE = {"block_size": 16, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32}
 
 
 def builder(spec_class: type, num_drafts: int | None = None) -> MergedMetadataBuilder:
@@ -49,28 +49,16 @@ def test_the_self_cache_reads_the_steps_own_tensors():
     common = step([1, 1], [5, 0], [3, 40])
     built = builder(FullAttentionSpec).build(0, common)
     assert built.seq_lens is common.seq_lens
-    assert built.slot_mapping is common.slot_mapping
     assert built.query_start_loc is common.query_start_loc
     assert (built.num_actual_tokens, built.max_query_len, built.max_seq_len) == (2, 1, 6)
 
 
-def test_the_cross_cache_has_slots_for_the_prompts_of_fresh_requests_alone():
-    """In batch order: the slots that `CrossAttentionManager`'s blocks hold, for requests that computed nothing yet."""
-    torch.manual_seed(0)
+def test_the_cross_cache_reads_encoder_lengths():
     common = step([1, 8, 1], [0, 9, 0], [3, 40, 33])
     built = builder(CrossAttentionSpec, 7).build(0, common)
-    table = common.block_table_tensor.tolist()
-    want = [table[r][i // BLOCK] * BLOCK + i % BLOCK for r, n in ((0, 3), (2, 33)) for i in range(n)]
-    assert built.slot_mapping.tolist() == want
     assert built.seq_lens is common.encoder_seq_lens
+    assert built.block_table is common.block_table_tensor
     assert built.max_seq_len == 40
-
-
-def test_a_step_that_admits_nothing_and_a_capture_have_no_cross_slots():
-    running = step([8, 8], [5, 9], [3, 40])
-    assert not len(builder(CrossAttentionSpec, 7).build(0, running).slot_mapping)
-    fresh = step([1, 1], [0, 0], [3, 40])
-    assert not len(builder(CrossAttentionSpec).build_for_cudagraph_capture(fresh).slot_mapping)
 
 
 @pytest.mark.parametrize(("num_drafts", "longest", "bound"), [(None, 1, 1), (7, 1, 8), (7, 20, 20)])

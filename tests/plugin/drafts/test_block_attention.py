@@ -79,13 +79,16 @@ def test_layers_that_mask_otherwise_keep_the_backend_of_vllms_choice(changed, ou
         attn_backend=None,
         impl=None,
     )
-    attend_in_blocks(
+    served = attend_in_blocks(
         SimpleNamespace(
             attn=layer,
             causal=changed.get("causal", False),
             sliding_window=changed.get("sliding_window"),
             attention_sink_bias=None,
+            v_scale=None,
+            rotary_emb=SimpleNamespace(is_neox_style=True),
             scaling=0.3,
         )
     )
+    assert served == ours
     assert (layer.attn_backend is BlockBackend) == ours

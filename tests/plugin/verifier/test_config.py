@@ -50,7 +50,10 @@ def engine(
             multimodal_config=SimpleNamespace(mm_processor_cache_gb=4),
             enforce_eager=False,
         ),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=batched, max_num_seqs=8),
+        scheduler_config=SimpleNamespace(
+            max_num_batched_tokens=batched, max_num_seqs=8, async_scheduling=None
+        ),
+        use_v2_model_runner=True,
         compilation_config=SimpleNamespace(
             cudagraph_mode=None,
             cudagraph_mm_encoder=False,
