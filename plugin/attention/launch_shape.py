@@ -22,9 +22,9 @@ JOIN_ELEMENTS = 4096
 
 # (block_m, whether bandwidth counts): keys of a tile, warps, pipeline stages, programs for each multiprocessor.
 _TILES = {
-    (16, False): (16, 4, 3, 1.5),
+    (16, False): (16, 4, 4, 1.5),
     (16, True): (16, 2, 3, 4.0),
-    (32, False): (32, 4, 2, 1.5),
+    (32, False): (32, 4, 3, 1.5),
     (32, True): (32, 4, 3, 2.0),
     (64, False): (16, 4, 3, 1.5),
     (64, True): (16, 4, 4, 2.0),
