@@ -10,9 +10,9 @@ MAX_BLOCK_M = 64
 
 MAX_SPLITS = 128
 
-FUSED_SPLITS = 8
-"""Splits up to which the last program of a row block joins them; more are joined by a launch of their own, whose
-programs share the work."""
+FUSED_ROWS = 256
+"""Rows of partial results up to which the last program of a row block joins them; more are joined by a launch of their
+own, whose programs share the work."""
 
 MANY_TOKENS = 512
 """Keys for each multiprocessor from which on bandwidth counts; below, a program's latency does."""
@@ -89,9 +89,8 @@ def choose_launch_shape(
     wanted = max(int(num_sms * per_sm) // programs, 1)
     split_tokens = _SPLIT_TOKENS[block_m]
     splits = min(wanted, max(max_tokens // split_tokens, 1), MAX_SPLITS)
-    return LaunchShape(
-        block_m, block_n, num_warps, num_stages, splits, row_blocks, split_tokens, splits <= FUSED_SPLITS
-    )
+    fused = splits * block_m <= FUSED_ROWS
+    return LaunchShape(block_m, block_n, num_warps, num_stages, splits, row_blocks, split_tokens, fused)
 
 
 def join_block_d(splits: int, head_dim: int) -> int:

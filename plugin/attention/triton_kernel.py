@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from plugin.attention.launch_shape import (
-    FUSED_SPLITS,
+    FUSED_ROWS,
     JOIN_ELEMENTS,
     LaunchShape,
     choose_launch_shape,
@@ -203,7 +203,7 @@ def merged_attention(
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
         BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=mine.shape[2], CROSS_PAGE=theirs.shape[2],
         SPLIT=splits > 1, JOIN=fused, JOIN_D=min(JOIN_ELEMENTS // launch.block_m, head_dim),
-        BLOCK_S=max(power_of_two(splits), FUSED_SPLITS) if fused else 1,
+        BLOCK_S=max(power_of_two(splits), FUSED_ROWS // launch.block_m) if fused else 1,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip
