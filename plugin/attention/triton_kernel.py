@@ -113,7 +113,14 @@ def launch_for(
     cross_pages: Pages,
     window: int | None,
 ) -> LaunchShape:
-    """The launch of one step, from numbers on the host: what the block tables have room for bounds the lengths."""
+    """The launch of one step, from numbers on the host: what the block tables have room for bounds the lengths.
+
+    Under VLLM_BATCH_INVARIANT it is that of a request alone, which costs large batches time.
+    """
+    from vllm import envs
+
+    if envs.VLLM_BATCH_INVARIANT:
+        num_requests = 1
     num_kv_heads, page = self_pages.cache.shape[1:3]
     self_bound = self_pages.block_table.shape[1] * page
     if window is not None:
