@@ -37,7 +37,7 @@ def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) 
 
 
 def shared_slots(slots: torch.Tensor | list[torch.Tensor | None] | None) -> torch.Tensor | None:
-    """The slots `[num_tokens]` of all layers, given once or for each layer; None where layers differ or none is given."""
+    """The slots `[num_tokens]` of all layers, given once or for each; None where layers differ or none are given."""
     if not isinstance(slots, (list, tuple)):
         return slots
     first = slots[0]
