@@ -5,6 +5,9 @@ The numbers come from a sweep on an H200 (`python -m benchmarks.attention --swee
 
 from dataclasses import dataclass
 
+HEAD_DIMS = (32, 64, 128, 256)
+"""Head sizes that the programs serve."""
+
 MAX_BLOCK_M = 64
 """Rows of a program at most: the accumulator `[block_m, head_dim]` lives in registers."""
 

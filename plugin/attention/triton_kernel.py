@@ -14,6 +14,7 @@ import torch
 
 from plugin.attention.launch_shape import (
     FUSED_ROWS,
+    HEAD_DIMS,
     JOIN_ELEMENTS,
     LaunchShape,
     choose_launch_shape,
@@ -24,7 +25,6 @@ from plugin.attention.torch_paged import Pages
 from plugin.attention.triton_attend import attend_kernel, write_kernel
 from plugin.attention.triton_split import join_kernel
 
-HEAD_DIMS = (32, 64, 128, 256)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 UNWINDOWED = 2**30
 """A window that hides no key; far enough from 2**31 that positions minus it stay 32-bit integers."""
