@@ -27,7 +27,9 @@ def build(arm: str, root: Path, eager: bool) -> Any:
 
     model = write_decoder_only(root / arm) if arm == "decoder_only" else write_verifier(root / "verifier")
     options: dict[str, Any] = {"enable_prefix_caching": False}
+    step_tokens = 1
     if arm in FAMILIES:
+        step_tokens = 1 + K
         options["speculative_config"] = {
             "model": str(write_draft(root / arm, arm, model)),
             "method": "dflash",
@@ -45,6 +47,7 @@ def build(arm: str, root: Path, eager: bool) -> Any:
         max_num_batched_tokens=8192,
         kv_cache_memory_bytes=4 << 30,
         enforce_eager=eager,
+        compilation_config={"cudagraph_capture_sizes": [batch * step_tokens for batch in BATCHES]},
         **options,
     )
 

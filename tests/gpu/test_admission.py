@@ -67,10 +67,12 @@ def test_encoder_equals_transformers_and_its_graphs_equal_it(
     verifier: Path, prompts: Prompts, dtype: str
 ) -> None:
     """Windows smaller and larger than the prompts; several graphs; prompts that fill one; prompts beyond all."""
+    import torch
+
     asked = prompts[:32]
     exact = transformers_states(verifier, asked, "float32")
     theirs = exact if dtype == "float32" else transformers_states(verifier, asked, dtype)
-    with gpu_engine(verifier, dtype=dtype, compilation_config=SMALL_GRAPHS) as running:
+    with gpu_engine(verifier, dtype=dtype, mode="graphs", compilation_config=SMALL_GRAPHS) as running:
         manager = running.runner.model_state.encoder_runner.cudagraph_manager
         assert manager is not None
         assert manager.is_captured()
@@ -78,18 +80,22 @@ def test_encoder_equals_transformers_and_its_graphs_equal_it(
         with_graphs, without = packed(running, asked)
         assert manager.graph_hits > hits
         assert manager.graph_misses > 0, "the longest prompts are beyond the largest graph"
-    for i, prompt in enumerate(asked):
-        assert with_graphs[i].shape == exact[i].shape
-        # bfloat16 is judged by transformers' own bfloat16.
-        bound = 1e-5 if dtype == "float32" else 1.5 * relative(theirs[i], exact[i])
-        for name, got in (("graph", with_graphs[i]), ("eager", without[i])):
-            assert relative(got, exact[i]) < bound, f"{name}, prompt {i} of {len(prompt)} tokens"
-        assert relative(with_graphs[i], without[i]) < (1e-5 if dtype == "float32" else bound)
+    assert [len(states) for states in with_graphs] == [len(prompt) for prompt in asked]
+    if dtype == "float32":
+        for i, prompt in enumerate(asked):
+            for name, got in (("graph", with_graphs[i]), ("eager", without[i])):
+                assert relative(got, exact[i]) < 1e-5, f"{name}, prompt {i} of {len(prompt)} tokens"
+    # bfloat16 is judged by transformers' own bfloat16, over all prompts together.
+    together = [torch.cat(states) for states in (with_graphs, without, exact, theirs)]
+    bound = 1e-5 if dtype == "float32" else 1.2 * relative(together[3], together[2])
+    assert relative(together[0], together[2]) < bound
+    assert relative(together[1], together[2]) < bound
+    assert relative(together[0], together[1]) < 1.5 * bound
 
 
 def test_graphs_do_not_remember_the_batch_before(verifier: Path, prompts: Prompts) -> None:
     """A replay with fewer and shorter prompts gives what it gives alone: padding is nobody's."""
-    with gpu_engine(verifier, compilation_config=SMALL_GRAPHS) as running:
+    with gpu_engine(verifier, mode="graphs", compilation_config=SMALL_GRAPHS) as running:
         alone, _ = packed(running, prompts[2:3])
         packed(running, prompts[4:8])
         again, _ = packed(running, prompts[2:3])
@@ -104,7 +110,9 @@ def test_cross_pages_hold_what_each_layer_projects(verifier: Path, prompts: Prom
     from tests.engine.harness import Job
 
     errors: list[float] = []
-    with gpu_engine(verifier, dtype=dtype, max_num_seqs=8) as running:
+    with gpu_engine(
+        verifier, dtype=dtype, mode="graphs", compilation_config=SMALL_GRAPHS, max_num_seqs=8
+    ) as running:
         cross = running.runner.model_state.cross_kv
         stock = cross.write
 

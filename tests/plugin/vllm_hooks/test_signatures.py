@@ -13,7 +13,7 @@ import pytest
 import plugin
 from plugin.vllm_hooks import v1_runner, v2_runner
 
-CALLED_BY_US = {"__init__", "forward"}
+OWN_SIGNATURES = {"__init__", "forward"}
 """Constructors and modules' forwards have signatures of their own, by design."""
 
 
@@ -51,7 +51,7 @@ def _overrides() -> list[tuple[type, str]]:
         (owner, name)
         for owner in _plugin_classes()
         for name, member in vars(owner).items()
-        if name not in CALLED_BY_US
+        if name not in OWN_SIGNATURES
         and inspect.isroutine(getattr(member, "__func__", member))
         and inspect.isroutine(getattr(stock := _stock(owner, name), "__func__", stock))
     ]
