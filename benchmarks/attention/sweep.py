@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.attention.timing import graph_us
 from benchmarks.attention.workloads import WORKLOADS, Workload, kernel_calls
-from plugin.attention.launch_shape import FUSED_SPLITS, LaunchShape, power_of_two
+from plugin.attention.launch_shape import FUSED_ROWS, LaunchShape, power_of_two
 
 GROUP = 4
 TILES = [
@@ -44,7 +44,7 @@ def _launch(
 def _launches(workload: Workload, tile: tuple[int, int, int]) -> Iterator[LaunchShape]:
     for splits in split_candidates(workload):
         yield _launch(workload, tile, splits)
-        if 1 < splits <= FUSED_SPLITS:
+        if 1 < splits <= FUSED_ROWS // _block_m(workload):
             yield _launch(workload, tile, splits, fused=True)
 
 

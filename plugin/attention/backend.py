@@ -111,5 +111,9 @@ class MergedBackend(AttentionBackend):
         return [MultipleOf(16)]
 
     @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return True  # see `triton_kernel.launch_for`
+
+    @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
         return True

@@ -5,14 +5,17 @@ The numbers come from a sweep on an H200 (`python -m benchmarks.attention --swee
 
 from dataclasses import dataclass
 
+HEAD_DIMS = (32, 64, 128, 256)
+"""Head sizes that the programs serve."""
+
 MAX_BLOCK_M = 64
 """Rows of a program at most: the accumulator `[block_m, head_dim]` lives in registers."""
 
 MAX_SPLITS = 128
 
-FUSED_SPLITS = 8
-"""Splits up to which the last program of a row block joins them; more are joined by a launch of their own, whose
-programs share the work."""
+FUSED_ROWS = 256
+"""Rows of partial results up to which the last program of a row block joins them; more are joined by a launch of their
+own, whose programs share the work."""
 
 MANY_TOKENS = 512
 """Keys for each multiprocessor from which on bandwidth counts; below, a program's latency does."""
@@ -22,9 +25,9 @@ JOIN_ELEMENTS = 4096
 
 # (block_m, whether bandwidth counts): keys of a tile, warps, pipeline stages, programs for each multiprocessor.
 _TILES = {
-    (16, False): (16, 4, 3, 1.5),
+    (16, False): (16, 4, 4, 1.5),
     (16, True): (16, 2, 3, 4.0),
-    (32, False): (32, 4, 2, 1.5),
+    (32, False): (32, 4, 3, 1.5),
     (32, True): (32, 4, 3, 2.0),
     (64, False): (16, 4, 3, 1.5),
     (64, True): (16, 4, 4, 2.0),
@@ -89,9 +92,8 @@ def choose_launch_shape(
     wanted = max(int(num_sms * per_sm) // programs, 1)
     split_tokens = _SPLIT_TOKENS[block_m]
     splits = min(wanted, max(max_tokens // split_tokens, 1), MAX_SPLITS)
-    return LaunchShape(
-        block_m, block_n, num_warps, num_stages, splits, row_blocks, split_tokens, splits <= FUSED_SPLITS
-    )
+    fused = splits * block_m <= FUSED_ROWS
+    return LaunchShape(block_m, block_n, num_warps, num_stages, splits, row_blocks, split_tokens, fused)
 
 
 def join_block_d(splits: int, head_dim: int) -> int:

@@ -97,10 +97,6 @@ class MergedAttention(nn.Module):
         self.cross_cache = CrossCache(**shape, prefix=f"{prefix}.cross_cache")
         self.self_name, self.cross_name = f"{prefix}.self_cache", f"{prefix}.cross_cache"
 
-    def write_cross(self, metadata: Any, cross_k: torch.Tensor, cross_v: torch.Tensor) -> None:
-        """Store cross keys and values at the slots that vLLM's cross builder made for the fresh requests of a step."""
-        write_cross(self.cross_cache.kv_cache, metadata.slot_mapping, cross_k, cross_v)
-
     def forward(
         self,
         q: torch.Tensor,

@@ -13,7 +13,8 @@ from functools import cache
 import torch
 
 from plugin.attention.launch_shape import (
-    FUSED_SPLITS,
+    FUSED_ROWS,
+    HEAD_DIMS,
     JOIN_ELEMENTS,
     LaunchShape,
     choose_launch_shape,
@@ -24,7 +25,6 @@ from plugin.attention.torch_paged import Pages
 from plugin.attention.triton_attend import attend_kernel, write_kernel
 from plugin.attention.triton_split import join_kernel
 
-HEAD_DIMS = (32, 64, 128, 256)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 UNWINDOWED = 2**30
 """A window that hides no key; far enough from 2**31 that positions minus it stay 32-bit integers."""
@@ -113,7 +113,14 @@ def launch_for(
     cross_pages: Pages,
     window: int | None,
 ) -> LaunchShape:
-    """The launch of one step, from numbers on the host: what the block tables have room for bounds the lengths."""
+    """The launch of one step, from numbers on the host: what the block tables have room for bounds the lengths.
+
+    Under VLLM_BATCH_INVARIANT it is that of a request alone, which costs large batches time.
+    """
+    from vllm import envs
+
+    if envs.VLLM_BATCH_INVARIANT:
+        num_requests = 1
     num_kv_heads, page = self_pages.cache.shape[1:3]
     self_bound = self_pages.block_table.shape[1] * page
     if window is not None:
@@ -203,7 +210,7 @@ def merged_attention(
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
         BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=mine.shape[2], CROSS_PAGE=theirs.shape[2],
         SPLIT=splits > 1, JOIN=fused, JOIN_D=min(JOIN_ELEMENTS // launch.block_m, head_dim),
-        BLOCK_S=max(power_of_two(splits), FUSED_SPLITS) if fused else 1,
+        BLOCK_S=max(power_of_two(splits), FUSED_ROWS // launch.block_m) if fused else 1,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip

@@ -36,6 +36,16 @@ def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) 
     return (x * weights[:, None, None].float()).to(all_k.dtype)
 
 
+def shared_slots(slots: torch.Tensor | list[torch.Tensor | None] | None) -> torch.Tensor | None:
+    """The slots `[num_tokens]` of all layers, given once or for each; None where layers differ or none are given."""
+    if not isinstance(slots, (list, tuple)):
+        return slots
+    first = slots[0]
+    if first is None or any(other is None or other.data_ptr() != first.data_ptr() for other in slots):
+        return None
+    return first
+
+
 class DraftLayer(DFlashQwen3DecoderLayer):
     """vLLM's layer; on CUDA with attention of our own where it serves (`fused`)."""
 
@@ -100,9 +110,9 @@ class DraftBackbone(DFlashQwen3Model):
         context_slot_mapping: torch.Tensor | list[torch.Tensor | None] | None = None,
     ) -> None:
         """vLLM's, in one launch behind the projection where all layers have our backend and share their slots."""
-        slots = context_slot_mapping
-        if not self._fused or not isinstance(slots, torch.Tensor) or not hasattr(self, "_num_attn_layers"):
-            super().precompute_and_store_context_kv(context_states, context_positions, slots)
+        slots = shared_slots(context_slot_mapping)
+        if not self._fused or slots is None or not hasattr(self, "_num_attn_layers"):
+            super().precompute_and_store_context_kv(context_states, context_positions, context_slot_mapping)
             return
         from plugin.drafts import context_pages
 

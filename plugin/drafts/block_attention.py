@@ -17,10 +17,9 @@ from vllm.utils.torch_utils import direct_register_custom_op
 from vllm.v1.attention.backend import AttentionImpl, CommonAttentionMetadata
 
 from plugin.attention.backend import MergedBackend, MergedImpl, MergedMetadata, MergedMetadataBuilder
+from plugin.attention.launch_shape import HEAD_DIMS
 from plugin.attention.paged import merged_attention, write_pages
 from plugin.attention.torch_paged import Pages
-
-HEAD_DIMS = (32, 64, 128, 256)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from vllm.v1.kv_cache_interface import CrossAttentionSpec, FullAttentionSpec
 
 from plugin.attention.backend import MergedBackend, MergedMetadataBuilder
 
-
 SHAPE = {"block_size": 16, "num_kv_heads": 1, "head_size": 32, "dtype": torch.float32}
 
 

@@ -7,6 +7,7 @@ import torch
 
 from plugin.attention.launch_shape import LaunchShape
 from plugin.attention.paged_batch import BatchSpec, PagedBatch, make_batch
+from plugin.attention.torch_paged import Pages
 from plugin.attention.triton_kernel import merged_attention
 from tests.plugin.attention.kernel_cases import (
     SCALE,
@@ -131,3 +132,30 @@ def test_splits_joined_by_the_last_program_give_the_same_bits_every_time(query_l
         captured.graph.replay()
         assert torch.equal(captured.out, want)
     assert unfinished("cuda") == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_under_batch_invariance_a_request_rounds_alone_as_among_others(monkeypatch, dtype):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    lens = ((8,) * 32, (600,) * 32, (2048,) * 32)
+    many = make_batch(BatchSpec(*lens, dtype=dtype), "cuda")
+    alone = replace(
+        many,
+        q=many.q[:8],
+        query_start=many.query_start[:2],
+        self_pages=_first(many.self_pages),
+        cross_pages=_first(many.cross_pages),
+    )
+    outs = []
+    for batch in (many, alone):
+        out = torch.empty_like(batch.q)
+        torch.cuda.synchronize()
+        merged_attention(
+            batch.q, batch.query_start, 8, batch.self_pages, batch.cross_pages, WINDOW, SCALE, out
+        )
+        outs.append(out[:8])
+    assert torch.equal(*outs)
+
+
+def _first(pages: Pages) -> Pages:
+    return replace(pages, block_table=pages.block_table[:1], seq_lens=pages.seq_lens[:1])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plugin.attention.paged_batch import LAYOUTS, BatchSpec, PagedBatch, make_batch
-from plugin.attention.triton_kernel import merged_attention, write_kv
+from plugin.attention.triton_kernel import launch_for, merged_attention, write_kv
 from tests.plugin.attention.interpreted import interpreted_errors
 from tests.plugin.attention.kernel_cases import (
     CASES,
@@ -84,6 +84,14 @@ def test_write_refuses_slots_of_another_length():
     k = torch.zeros(3, 2, 32)
     with pytest.raises(ValueError, match=r"slots are \[2\]"):
         write_kv(torch.zeros(2, 2, 16, 64), torch.zeros(2, dtype=torch.long), k, k)
+
+
+@pytest.mark.parametrize("invariant", ["0", "1"])
+def test_under_batch_invariance_the_launch_is_that_of_a_request_alone(monkeypatch, invariant):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
+    inputs = make_batch(replace(batch([1], [3], [3]), table_tokens=9000), "cpu")
+    alone, among = (launch_for(inputs.q, n, 8, inputs.self_pages, inputs.cross_pages, None) for n in (1, 64))
+    assert (alone == among) == (invariant == "1")
 
 
 # On the device
