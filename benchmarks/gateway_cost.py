@@ -4,9 +4,9 @@
 
 Every run starts each server afresh and alone, in changing order, with the same dtype, batch size and eager flag: two
 that live at once share the cores unevenly, and one start is faster than the next. A turn is 32 streams of 64 tokens,
-then 8 requests in one piece; a run's numbers are the medians of its turns, the first not counted. Printed are the
-medians of the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error or
-with another number of tokens ends it, with the end of the servers' logs.
+then 8 requests in one piece; a run's numbers are the medians of its turns, those that warm up not counted. Printed are
+the medians of the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error
+or with another number of tokens ends it, with the end of the servers' logs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 
 STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
-TURNS = 3
+TURNS, GPU_TURNS = (1, 3), (4, 9)
+"""Turns that warm up, and that count; on a GPU they are short, and more of the first ones are slow."""
 MODEL = "model"
 SAMPLING = Sampling(TOKENS, ignore_eos=True)
 LOG_LINES = 30
@@ -133,8 +134,11 @@ def _prompt(number: int) -> list[int]:
     return [2, *[5 + (number * 7 + i * 3) % 200 for i in range(PROMPT_TOKENS - 1)]]
 
 
-async def measure(both: Sequence[Server], runs: int, folder: Path, start_timeout_s: float) -> None:
-    """`runs` runs of each, in changing order; appends their numbers."""
+async def measure(
+    both: Sequence[Server], runs: int, folder: Path, start_timeout_s: float, turns: tuple[int, int]
+) -> None:
+    """`runs` runs of each, in changing order; appends their numbers. `turns`: those that warm up, those that count."""
+    warm_up, counted = turns
     for number in range(runs):
         for server in both if number % 2 else reversed(both):
             async with started(
@@ -145,9 +149,9 @@ async def measure(both: Sequence[Server], runs: int, folder: Path, start_timeout
                 server.log(folder),
                 start_timeout_s,
             ) as url:
-                _, *turns = [await turn(url) for _ in range(1 + TURNS)]
-            server.runs.append(Turn(*map(statistics.median, zip(*turns, strict=True))))
-            print(f"run {number + 1}/{runs}, {server.name}: {turns[-1]}", file=sys.stderr, flush=True)
+                taken = [await turn(url) for _ in range(warm_up + counted)][warm_up:]
+            server.runs.append(Turn(*map(statistics.median, zip(*taken, strict=True))))
+            print(f"run {number + 1}/{runs}, {server.name}: {taken[-1]}", file=sys.stderr, flush=True)
 
 
 def ratios(ours: Server, stock: Server) -> Turn:
@@ -191,9 +195,10 @@ def main() -> None:
     add("--out", type=Path, help="merge the figures into this JSON file")
     arguments = parser.parse_args()
     both = servers(resolve(arguments.model, None, None, None), arguments.batch, arguments.gpu)
+    turns = GPU_TURNS if arguments.gpu else TURNS
     folder = Path(tempfile.mkdtemp(prefix="gateway-cost-"))
     try:
-        asyncio.run(measure(both, arguments.runs, folder, arguments.start_timeout))
+        asyncio.run(measure(both, arguments.runs, folder, arguments.start_timeout, turns))
     except (BenchError, httpx.HTTPError) as error:
         for log in (server.log(folder) for server in both):
             if log.exists():

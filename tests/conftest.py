@@ -23,6 +23,7 @@ if find_spec("hypothesis"):
 pytest_plugins = ["tests.reference.fixtures"]
 
 LONGEST = (
+    "tests/gpu/test_equality.py::test_compiled",
     "tests/engine/test_fitted_drafts.py",
     "tests/engine/test_random_drafts.py",
     "tests/engine/gateway/",
@@ -38,8 +39,11 @@ SHARES_A_SERVER = "tests/engine/gateway/"
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share an engine and stay in one worker; those of one folder share a server and do, too.
 
-    pytest-xdist's own way to say so, `--dist loadgroup`, is not heard under pytest 9.
+    pytest-xdist's own way to say so, `--dist loadgroup`, is not heard under pytest 9. Another `--dist` is left alone:
+    GPU tests have an engine each and go to whichever worker is free.
     """
+    if config.getvalue("dist") != "loadscope":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class ByEngine(LoadScopeScheduling):

@@ -44,6 +44,8 @@ NEED_AN_ENGINE = (
     "plugin.attention.",
     "plugin.training.",
     "plugin.drafts.backbone",
+    "plugin.drafts.block_attention",
+    "plugin.drafts.context_pages",
     "plugin.drafts.dflash",
     "plugin.drafts.dspark",
     "plugin.drafts.dflare",

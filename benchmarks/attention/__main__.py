@@ -4,17 +4,19 @@ import argparse
 import itertools
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 import triton
 
+from benchmarks.attention.figures import figures
 from benchmarks.attention.flash_attention import flash_calls
 from benchmarks.attention.norm_rope import measure_norm_rope
 from benchmarks.attention.sweep import sweep
 from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graph_us
-from benchmarks.attention.workloads import WORKLOADS, kernel_calls
+from benchmarks.attention.workloads import WORKLOADS, chosen_launch, kernel_calls
+from benchmarks.results import record, typed
 
 
 def hardware() -> dict[str, str]:
@@ -34,13 +36,19 @@ def measure(bandwidth: float, names: str) -> list[dict[str, object]]:
         if names not in workload.name:
             continue
         batches = workload.copies()
-        us = graph_us(kernel_calls(workload, batches, None))
+        launch = chosen_launch(workload, batches[0])
+        us = graph_us(kernel_calls(workload, batches, launch))
+        other = replace(launch, fused=not launch.fused)
+        other_us = None if launch.splits == 1 else graph_us(kernel_calls(workload, batches, other))
         peer_calls = None if workload.window is not None else flash_calls(workload, len(batches))
         peer_us = None if peer_calls is None else graph_us(peer_calls)
         floor_us = max(workload.kv_bytes / bandwidth * 1e6, LAUNCH_FLOOR_US)
         rows.append({
             "workload": workload.name,
             "us": round(us, 2),
+            "splits": launch.splits,
+            "fused": launch.fused,
+            "us_joined_the_other_way": None if other_us is None else round(other_us, 2),
             "bandwidth_fraction": round(workload.kv_bytes / (us * 1e-6) / bandwidth, 3),
             "over_floor": round(us / floor_us, 3),
             "fa3_us": None if peer_us is None else round(peer_us, 2),
@@ -65,7 +73,7 @@ def main() -> None:
         "--sweep", action="store_true", help="time all launch shapes, not only the chosen ones"
     )
     parser.add_argument("--only", default="", help="workloads whose name holds this text")
-    parser.add_argument("--out", type=Path, help="also write the JSON here")
+    parser.add_argument("--out", type=Path, help="record the figures in this results file")
     parser.add_argument("--workers", type=int, default=8, help="processes that compile for the sweep")
     parser.add_argument(
         "--best", type=int, default=6, help="launch shapes of the sweep to print for each workload"
@@ -87,10 +95,12 @@ def main() -> None:
         fused = measure_norm_rope()
         result["norm_rope"] = fused
         print_rows(fused)
-    text = json.dumps(result)
+    found = figures(rows)
+    for name, value in found.items():
+        print(f"{name} = {value:.3f}")
     if args.out is not None:
-        args.out.write_text(text)
-    print(text if not args.sweep else json.dumps({**result, "sweep": f"{len(trials)} trials"}))
+        record(args.out, typed("benchmarks.attention"), found, result)
+    print(json.dumps(result if not args.sweep else {**result, "sweep": f"{len(trials)} trials"}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import itertools
 import multiprocessing
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import torch
 
 from benchmarks.attention.timing import graph_us
 from benchmarks.attention.workloads import WORKLOADS, Workload, kernel_calls
-from plugin.attention.launch_shape import LaunchShape, power_of_two
+from plugin.attention.launch_shape import FUSED_ROWS, LaunchShape, power_of_two
 
 GROUP = 4
 TILES = [
@@ -33,17 +34,26 @@ def _block_m(workload: Workload) -> int:
     return min(max(power_of_two(workload.query_len * GROUP), 16), 64)
 
 
-def _launch(workload: Workload, tile: tuple[int, int, int], splits: int) -> LaunchShape:
+def _launch(
+    workload: Workload, tile: tuple[int, int, int], splits: int, *, fused: bool = False
+) -> LaunchShape:
     block_m = _block_m(workload)
-    return LaunchShape(block_m, *tile, splits, -(-workload.query_len * GROUP // block_m))
+    return LaunchShape(block_m, *tile, splits, -(-workload.query_len * GROUP // block_m), fused=fused)
+
+
+def _launches(workload: Workload, tile: tuple[int, int, int]) -> Iterator[LaunchShape]:
+    for splits in split_candidates(workload):
+        yield _launch(workload, tile, splits)
+        if 1 < splits <= FUSED_ROWS // _block_m(workload):
+            yield _launch(workload, tile, splits, fused=True)
 
 
 def _compile(query_len: int, tile: tuple[int, int, int]) -> str | None:
     """Compile one tile into Triton's cache on disk; the error where it needs more than the device has."""
     small = Workload("", 1, query_len, 40, 40)
     try:
-        for splits in (1, 2):
-            kernel_calls(small, [small.batch()], _launch(small, tile, splits))[0]()
+        for splits, fused in ((1, False), (2, False), (2, True)):
+            kernel_calls(small, [small.batch()], _launch(small, tile, splits, fused=fused))[0]()
         torch.cuda.synchronize()
     except Exception as error:  # out of shared memory or registers: this tile is not a candidate
         return f"{query_len} {tile}: {error}"
@@ -71,7 +81,7 @@ def sweep(workers: int, names: str = "") -> list[Trial]:
             Trial(workload.name, launch, graph_us(kernel_calls(workload, batches, launch), replays=5))
             for tile in TILES
             if (workload.query_len, tile) in usable
-            for launch in (_launch(workload, tile, splits) for splits in split_candidates(workload))
+            for launch in _launches(workload, tile)
         ]
         trials += sorted(mine, key=lambda trial: trial.us)
     return trials

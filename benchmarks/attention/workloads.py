@@ -7,7 +7,7 @@ import torch
 
 from plugin.attention.launch_shape import LaunchShape
 from plugin.attention.paged_batch import BatchSpec, PagedBatch, make_batch
-from plugin.attention.triton_kernel import merged_attention
+from plugin.attention.triton_kernel import launch_for, merged_attention
 
 L2_BYTES = 60e6
 
@@ -57,6 +57,13 @@ def _with_own_caches(batch: PagedBatch) -> PagedBatch:
     )
 
 
+def chosen_launch(workload: Workload, batch: PagedBatch) -> LaunchShape:
+    """The launch that the module chooses for the workload."""
+    return launch_for(
+        batch.q, workload.requests, workload.query_len, batch.self_pages, batch.cross_pages, workload.window
+    )
+
+
 def kernel_calls(
     workload: Workload, batches: list[PagedBatch], launch: LaunchShape | None
 ) -> list[Callable[[], None]]:
@@ -64,10 +71,8 @@ def kernel_calls(
     out = torch.empty_like(batches[0].q)
 
     def call(batch: PagedBatch) -> None:
-        mine, theirs = batch.self_pages, batch.cross_pages
         merged_attention(
-            batch.q, batch.query_start, workload.query_len,
-            mine.cache, mine.block_table, mine.seq_lens, theirs.cache, theirs.block_table, theirs.seq_lens,
+            batch.q, batch.query_start, workload.query_len, batch.self_pages, batch.cross_pages,
             workload.window, 256**-0.5, out, launch=launch,
         )  # fmt: skip
 
@@ -87,5 +92,7 @@ WORKLOADS = (
     Workload("decode, 4 x (64 + 128)", 4, 1, 64, 128),
     Workload("decode, 32 x (64 + 128)", 32, 1, 64, 128),
     Workload("decode, 1 x (64 + 128), captured for 8192", 1, 1, 64, 128, captured_len=8192),
+    Workload("verify K=7, 1 x (64 + 128), captured for 8192", 1, 8, 64, 128, captured_len=8192),
+    Workload("verify K=7, 4 x (64 + 128), captured for 8192", 4, 8, 64, 128, captured_len=8192),
     Workload("decode, 32 x (64 + 128), captured for 8192", 32, 1, 64, 128, captured_len=8192),
 )

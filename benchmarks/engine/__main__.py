@@ -1,216 +1,190 @@
-"""Engine throughput against its peers, all alive at once and run in turns: medians of interleaved runs.
+"""The engine against its peers on one GPU: all alive at once, run in turns, medians after warm-up.
 
-    python -m benchmarks.engine --out app/bench/results/h200.json
+    python -m benchmarks.engine --out benchmarks/results/h200.json
 
 Random weights in the published shapes; the draft's acceptance is vLLM's synthetic one, so that a ratio says what a
-draft of that acceptance would give. Names of the figures are those of the table in BENCHMARKS.md.
+draft of that acceptance would give. The engines start side by side, which takes the two to three minutes of one.
+`--smoke` does the same in small, without compiling, on any machine: it measures nothing.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from benchmarks.engine.shapes import VOCABULARY, write_decoder_only, write_draft, write_verifier
+from benchmarks.engine.figures import FIRST, SOME, Figure, as_json, graph_figures, host_figures, time_figures
+from benchmarks.engine.process import Arm, ArmProcess
+from benchmarks.engine.shapes import PUBLISHED, SMOKE, Shape
+from benchmarks.engine.specs import ARMS, specs
+from benchmarks.engine.turns import SLOW, Seconds, Work, measure
+from benchmarks.results import record, typed
 from plugin.drafts.families import FAMILIES
 
-K = 7
-ACCEPTANCE_LENGTH = 4.0
+SLOW_BATCHES = (1, 4)
+ANSWER_S = 120.0
+"""Seconds that an arm may take for one answer once it is ready."""
+NO_COMPILING: dict[str, Any] = {
+    "kv_cache_memory_bytes": 256 << 20,
+    "max_num_batched_tokens": 1024,
+    "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+}
 
 
-class Arm:
-    """A benchmark process (`benchmarks.engine.arm`) and the log it writes to."""
+def run_all(
+    arms: MutableMapping[str, Arm], batches: Sequence[int], rounds: int, new_tokens: int, shape: Shape
+) -> tuple[dict[str, Figure], dict[str, Any]]:
+    """All figures and what they were made from. Arms that give no answer are taken out of `arms`."""
+    works = [Work(batch, tokens) for batch in batches for tokens in (FIRST, SOME, new_tokens)]
+    # A first token is short and its time varies: three times the rounds.
+    by_tokens = {FIRST: 3 * rounds, SOME: rounds, new_tokens: rounds}
+    slow = [Work(batch, new_tokens) for batch in SLOW_BATCHES]
+    seconds = measure(arms, works, by_tokens, slow)
+    print(table(seconds), flush=True)
 
-    def __init__(self, name: str, spec: dict[str, Any], log: TextIO) -> None:
-        self.name = name
-        command = [sys.executable, "-m", "benchmarks.engine.arm", json.dumps(spec)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
-        )
-        self.log = log
+    def asked(name: str, **command: Any) -> dict[str, Any]:
+        """The answer, or nothing: the figures that need it are then missing."""
+        try:
+            return arms[name].ask(**command)
+        except RuntimeError as error:
+            print(error, file=sys.stderr, flush=True)
+            return {}
 
-    def answer(self) -> dict[str, Any]:
-        """The next answer; other output goes to the log. RuntimeError when the process ends without one."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("@"):
-                return dict(json.loads(line[1:]))
-            self.log.write(line)
-        raise RuntimeError(f"the arm {self.name} ended without an answer: see {self.log.name}")
-
-    def ask(self, **command: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def stop(self) -> None:
-        if self.process.poll() is None and self.process.stdin is not None:
-            self.process.stdin.close()
-            try:
-                self.process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-
-
-def specs(
-    root: Path, arms: list[str], batches: list[int], args: argparse.Namespace
-) -> dict[str, dict[str, Any]]:
-    """What each arm is: `transformers`, `decoder_only`, `raw`, or a family."""
-    verifier = write_verifier(root / "verifier")
-    engine = {
-        "load_format": "dummy",
-        "skip_tokenizer_init": True,
-        "dtype": "bfloat16",
-        "max_model_len": 1024,
-        "max_num_seqs": max(batches),
-        "max_num_batched_tokens": 8192,
-        "gpu_memory_utilization": 0.95,
-        "kv_cache_memory_bytes": 4 << 30,
-        "enforce_eager": args.eager,
-        "compilation_config": {"cudagraph_capture_sizes": capture_sizes(batches)},
-    }
-    made: dict[str, dict[str, Any]] = {}
-    for arm in arms:
-        spec: dict[str, Any] = {
-            "kind": "transformers" if arm == "transformers" else "vllm",
-            "prompt_tokens": args.prompt_tokens,
-            "new_tokens": args.new_tokens,
-            "vocabulary": VOCABULARY,
-            "engine": engine | {"model": str(verifier)},
+    engines = [name for name in arms if name != SLOW]
+    rate = asked(engines[0], bandwidth=1).get("bytes_per_second", 0.0) if engines else 0.0
+    graphs = {name: {batch: asked(name, graphs=batch) for batch in batches} for name in engines}
+    attention = {name: asked(name, attention=1) for name in engines if name in FAMILIES}
+    kernels = {
+        (name, batch): {
+            tokens: asked(name, busy=batch, tokens=tokens).get("kernels", {}) for tokens in (FIRST, SOME)
         }
-        if arm == "decoder_only":
-            spec["engine"] = engine | {
-                "model": str(write_decoder_only(root / arm)),
-                "enable_prefix_caching": False,
-            }
-        elif arm in FAMILIES:
-            draft = write_draft(root / arm, FAMILIES[arm].name, verifier)
-            spec["engine"]["speculative_config"] = {
-                "model": str(draft),
-                "method": "dflash",
-                "num_speculative_tokens": K,
-                "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_length": ACCEPTANCE_LENGTH,
-            }
-            spec["engine"]["compilation_config"] = {
-                "cudagraph_capture_sizes": capture_sizes([b * (1 + K) for b in batches])
-            }
-        made[arm] = spec
-    return made
+        for name in engines
+        for batch in batches
+    }
+    busy = {at: {n: sum(us.values()) / 1e6 for n, us in runs.items()} for at, runs in kernels.items()}
+    first = next((by for by in attention.values() if by), {})
+    found = {
+        **time_figures(seconds, new_tokens),
+        **graph_figures(
+            {name: by_batch.get(1, {}) for name, by_batch in graphs.items()},
+            [sum(loop) for loop in zip(*first.values(), strict=True)],
+            shape.decode_bytes() / rate if rate else None,
+        ),
+        **host_figures(seconds, {at: gpu for at, gpu in busy.items() if gpu[SOME]}, new_tokens),
+    }
+    details = {
+        "figures": as_json(found),
+        "seconds": {f"bs{w.batch}, {w.tokens} tokens": by_arm for w, by_arm in seconds.items()},
+        "graph_seconds": graphs,
+        "attention_us_by_kernel": attention,
+        "copy_bytes_per_second": rate,
+        "decode_bytes": shape.decode_bytes(),
+        "gpu_seconds": {f"{name} bs{batch}": gpu for (name, batch), gpu in busy.items()},
+        "kernels_us": {
+            f"{name} bs{batch}": {str(n): longest(us) for n, us in runs.items()}
+            for (name, batch), runs in kernels.items()
+        },
+    }
+    return found, details
 
 
-def capture_sizes(tokens: list[int]) -> list[int]:
-    """Graph sizes for the measured batches and nothing else: start-up counts, too."""
-    return sorted(set(tokens))
+def longest(us: Mapping[str, float], count: int = 25) -> dict[str, float]:
+    """The kernels that take most, by microseconds."""
+    return dict(sorted(us.items(), key=lambda item: -item[1])[:count])
 
 
-def measure(arms: dict[str, Arm], batches: list[int], rounds: int) -> dict[str, dict[int, list[float]]]:
-    """Output tokens a second of every arm and batch size, one value a round, arms in turns within a round."""
-    rates: dict[str, dict[int, list[float]]] = {name: {b: [] for b in batches} for name in arms}
-    for batch in batches:
-        for round_ in range(rounds + 1):
-            for name, arm in arms.items():
-                if name == "transformers" and batch > 4:
-                    continue
-                got = arm.ask(run=batch)
-                if round_:  # the first round warms up
-                    rates[name][batch].append(got["tokens"] / got["seconds"])
-    return rates
+def table(seconds: Seconds) -> str:
+    """Milliseconds of the runs, for reading."""
+    lines = ["median ms (least ... most) of a run"]
+    for work, by_arm in seconds.items():
+        for name, each in by_arm.items():
+            low, middle, high = (1e3 * f(each) for f in (min, statistics.median, max))
+            lines.append(
+                f"batch {work.batch:<3} {work.tokens:>4} tokens {name:>13} {middle:9.2f}  ({low:.2f} ... {high:.2f})"
+            )
+    return "\n".join(lines)
 
 
-def figures(
-    rates: dict[str, dict[int, list[float]]], graphs: dict[str, dict[str, float]]
-) -> dict[str, float]:
-    """The ratios by name."""
-    median = {(n, b): statistics.median(v) for n, by in rates.items() for b, v in by.items() if v}
-    found: dict[str, float] = {}
-
-    def ratio(name: str, above: tuple[str, int], below: tuple[str, int]) -> None:
-        if above in median and below in median:
-            found[name] = median[above] / median[below]
-
-    for batch in (1, 4, 32):
-        ratio(f"raw_over_transformers_bs{batch}", ("raw", batch), ("transformers", batch))
-        ratio(f"raw_over_decoder_only_bs{batch}", ("raw", batch), ("decoder_only", batch))
-        for family in FAMILIES:
-            ratio(f"speedup_{family}_k{K}_bs{batch}", (family, batch), ("raw", batch))
-    for family in FAMILIES:
-        if {"draft", "verify"} <= graphs.get(family, {}).keys():
-            found[f"draft_over_verify_{family}"] = graphs[family]["draft"] / graphs[family]["verify"]
-    return found
+def start(specs_by_arm: Mapping[str, dict[str, Any]], logs: Path, timeout_s: float) -> dict[str, ArmProcess]:
+    """The processes of all arms; those that become ready are returned, of the others it is told why not."""
+    logs.mkdir(parents=True, exist_ok=True)
+    begun = {
+        name: ArmProcess(name, spec, (logs / f"arm-{name}.log").open("w"), timeout_s)
+        for name, spec in specs_by_arm.items()
+    }
+    ready = {}
+    for name, arm in begun.items():
+        try:
+            print(f"{name}: ready after {arm.answer()['ready']:.0f} s", flush=True)
+            ready[name] = arm
+            arm.timeout_s = ANSWER_S
+        except RuntimeError as error:
+            print(error, file=sys.stderr, flush=True)
+            arm.stop()
+    return ready
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--arms", default=",".join(("transformers", "decoder_only", "raw", *FAMILIES)))
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--batches", default="1,4,32")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds, after those that warm up")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--eager", action="store_true", help="no torch.compile and no CUDA graphs")
-    parser.add_argument("--out", type=Path, help="merge the figures into this JSON file")
-    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--smoke", action="store_true", help="small shapes, nothing compiled")
+    parser.add_argument("--timeout", type=float, default=400, help="seconds that an arm may take to start")
+    parser.add_argument("--out", type=Path, help="record the figures in this results file")
+    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder of the logs")
     args = parser.parse_args()
-    batches = [int(b) for b in args.batches.split(",")]
-    arms: dict[str, Arm] = {}
-    graphs: dict[str, dict[str, float]] = {}
-    failed: list[str] = []
+    batches = [int(batch) for batch in args.batches.split(",")]
+    asked = args.arms.split(",")
+    shape = SMOKE if args.smoke else PUBLISHED
     with tempfile.TemporaryDirectory() as root:
+        by_arm = specs(
+            Path(root),
+            asked,
+            batches,
+            prompt_tokens=args.prompt_tokens,
+            new_tokens=args.new_tokens,
+            shape=shape,
+            engine=NO_COMPILING if args.smoke else None,
+        )
+        processes = start(by_arm, args.logs, args.timeout)
+        arms: dict[str, Arm] = dict(processes)
         try:
-            for name, spec in specs(Path(root), args.arms.split(","), batches, args).items():
-                arms[name] = Arm(name, spec, (args.logs / f"arm-{name}.log").open("w"))
-            for name, arm in list(arms.items()):
-                try:
-                    print(f"{name}: ready after {arm.answer()['ready']:.0f} s", flush=True)
-                except RuntimeError as error:
-                    print(error, flush=True)
-                    failed.append(name)
-                    del arms[name]
-            rates = measure(arms, batches, args.rounds)
-            if not args.eager:
-                graphs = {n: arms[n].ask(graphs=1) for n in FAMILIES if n in arms}
+            found, details = run_all(arms, batches, args.rounds, args.new_tokens, shape)
         finally:
-            for arm in arms.values():
-                arm.stop()
-    for name, by_batch in rates.items():
-        for batch, values in by_batch.items():
-            if values:
-                low, mid, high = min(values), statistics.median(values), max(values)
-                print(f"{name:>14} bs{batch:<3} {mid:9.1f} tok/s  ({low:.1f} ... {high:.1f})")
-    found = figures(rates, graphs)
-    for name, value in found.items():
-        print(f"{name} = {value:.3f}")
-    print("graphs:", json.dumps(graphs))
-    if failed:
-        sys.exit(f"nothing is recorded: {', '.join(failed)} did not start")
+            for process in processes.values():
+                process.stop()
+    (args.logs / "engine-details.json").write_text(json.dumps(details))
+    print("graph ms:", json.dumps(milliseconds(details["graph_seconds"])))
+    for name, figure in found.items():
+        print(f"{name} = {figure.value:.3f}  ({figure.low:.3f} ... {figure.high:.3f})")
+    if missing := [name for name in asked if name not in arms]:
+        sys.exit(f"nothing is recorded: {', '.join(missing)} gave no answer")
     if args.out:
-        record(args.out, found, rates, graphs)
+        values = {name: figure.value for name, figure in found.items()}
+        record(args.out, typed("benchmarks.engine"), values, details)
 
 
-def record(path: Path, found: dict[str, float], rates: dict[str, Any], graphs: dict[str, Any]) -> None:
-    """Merge into the results file, with what was measured on what."""
-    from importlib.metadata import version
-
-    import torch
-
-    results = json.loads(path.read_text()) if path.exists() else {}
-    results |= {
-        "hardware": torch.cuda.get_device_name(),
-        "versions": {name: version(name) for name in ("vllm", "torch", "triton", "transformers")},
+def milliseconds(graphs: Mapping[str, Mapping[int, Mapping[str, Sequence[float]]]]) -> dict[str, Any]:
+    """Median milliseconds of the replays, by arm, batch and step."""
+    return {
+        name: {
+            b: {k: round(1e3 * statistics.median(v), 4) for k, v in by.items()} for b, by in by_batch.items()
+        }
+        for name, by_batch in graphs.items()
     }
-    results.setdefault("commands", {})["engine"] = "python -m benchmarks.engine " + " ".join(sys.argv[1:])
-    # This run's figures replace all of the last one's; those that other commands measure stay.
-    others = ("kernel_", "training_")
-    kept = {name: value for name, value in results.get("figures", {}).items() if name.startswith(others)}
-    results["figures"] = kept | found
-    results["engine"] = {"output_tokens_per_second": rates, "graph_seconds_bs1": graphs}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,31 @@
 """One engine in a process of its own, told what to do line by line: `python -m benchmarks.engine.arm SPEC`.
 
 Engines that are compared must live at the same time, so that their runs can be interleaved; and one process holds one
-engine. SPEC and every command and answer are one line of JSON. Commands: {"run": batch} -> {"seconds", "tokens"};
-{"graphs": batch} -> GPU seconds of the captured verify and draft steps; {"stop": true}.
+engine. SPEC and every command and answer are one line of JSON. Commands:
+
+- {"run": batch, "tokens": n} -> {"seconds", "tokens"}: n new tokens for each of `batch` prompts, wall seconds;
+- {"busy": batch, "tokens": n} -> {"kernels"}: microseconds of GPU work by kernel in such a run;
+- {"graphs": batch} -> GPU seconds of the captured verify and draft steps, a list each;
+- {"attention": batch} -> microseconds a layer of each attention kernel in the verify step, a list each;
+- {"bandwidth": 1} -> {"bytes_per_second"} of a large copy.
+
+A command that fails is answered with {"error"}; the arm goes on.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import sys
 import time
+import traceback
 from typing import Any
+
+from benchmarks.engine import worker
 
 
 def say(**answer: Any) -> None:
+    """Write one answer."""
     print("@" + json.dumps(answer), flush=True)
 
 
@@ -33,48 +46,38 @@ class VllmArm:
         self.spec = spec
         self.llm = LLM(**spec["engine"])
 
-    def run(self, batch: int) -> dict[str, Any]:
+    def run(self, batch: int, tokens: int) -> dict[str, Any]:
+        """Greedy tokens, as fast as the engine makes them."""
         from vllm import SamplingParams
 
-        spec = self.spec
-        params = SamplingParams(
-            temperature=0, max_tokens=spec["new_tokens"], ignore_eos=True, detokenize=False
-        )
-        ids = prompts(batch, spec["prompt_tokens"], spec["vocabulary"])
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        ids = prompts(batch, self.spec["prompt_tokens"], self.spec["vocabulary"])
         start = time.perf_counter()
         outputs = self.llm.generate([{"prompt_token_ids": p} for p in ids], params, use_tqdm=False)
         seconds = time.perf_counter() - start
         return {"seconds": seconds, "tokens": sum(len(o.outputs[0].token_ids) for o in outputs)}
 
+    def busy(self, batch: int, tokens: int) -> dict[str, Any]:
+        """Microseconds by kernel of such a run; recording makes it slower, not its kernels."""
+        self._ask(worker.start_profile)
+        self.run(batch, tokens)
+        return {"kernels": self._ask(worker.stop_profile)}
+
     def graphs(self, batch: int) -> dict[str, Any]:
-        return dict(self.llm.collective_rpc(time_graphs, args=(batch,))[0])
+        """GPU seconds of the captured steps."""
+        return dict(self._ask(worker.graph_seconds, batch, self.spec["query_len"]))
 
+    def attention(self, batch: int) -> dict[str, Any]:
+        """Microseconds a layer by attention kernel, at the lengths at which a run of `SPEC["new_tokens"]` ends."""
+        self.run(batch, self.spec["new_tokens"])
+        return dict(self._ask(worker.attention_us, batch, self.spec["query_len"]))
 
-def time_graphs(worker: Any, batch: int, repeats: int = 200) -> dict[str, float]:
-    """GPU seconds of one replay of the captured verify step and draft step for `batch` requests (V2 runner)."""
-    import torch
+    def bandwidth(self, _: int) -> dict[str, Any]:
+        """The ceiling."""
+        return {"bytes_per_second": self._ask(worker.bandwidth)}
 
-    runner = worker.model_runner
-
-    def timed(manager: Any) -> float | None:
-        descriptions = [d for d in manager.graphs if getattr(d, "num_reqs", None) == batch]
-        if not descriptions:
-            return None
-        graph = manager.graphs[descriptions[0]]
-        for _ in range(20):
-            graph.replay()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(repeats):
-            graph.replay()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3 / repeats
-
-    found = {"verify": timed(runner.cudagraph_manager)}
-    if getattr(runner, "speculator", None) is not None:
-        found["draft"] = timed(runner.speculator.query_cudagraph_manager)
-    return {name: seconds for name, seconds in found.items() if seconds is not None}
+    def _ask(self, function: Any, *args: Any) -> Any:
+        return self.llm.collective_rpc(function, args=args)[0]
 
 
 class TransformersArm:
@@ -86,35 +89,41 @@ class TransformersArm:
 
         torch.manual_seed(0)
         self.spec, self.torch = spec, torch
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
         config = AutoConfig.from_pretrained(spec["engine"]["model"])
-        with torch.device("cuda"):
+        with torch.device(self.device):
             self.model = T5Gemma2ForConditionalGeneration._from_config(config, dtype=torch.bfloat16).eval()
 
-    def run(self, batch: int) -> dict[str, Any]:
+    def run(self, batch: int, tokens: int) -> dict[str, Any]:
+        """Greedy tokens."""
         torch, spec = self.torch, self.spec
-        ids = torch.tensor(prompts(batch, spec["prompt_tokens"], spec["vocabulary"]), device="cuda")
-        torch.cuda.synchronize()
+        ids = torch.tensor(prompts(batch, spec["prompt_tokens"], spec["vocabulary"]), device=self.device)
         start = time.perf_counter()
-        n = spec["new_tokens"]
-        out = self.model.generate(ids, max_new_tokens=n, min_new_tokens=n, do_sample=False)
-        torch.cuda.synchronize()
+        out = self.model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+        out.cpu()
         return {"seconds": time.perf_counter() - start, "tokens": batch * (out.shape[1] - 1)}
 
 
 def main() -> None:
+    """Start the engine, then answer until the input ends."""
     spec = json.loads(sys.argv[1])
-    os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # `time_graphs` travels to the worker
+    # The functions of `benchmarks.engine.worker` travel to the worker.
+    os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
     start = time.perf_counter()
     arm: Any = TransformersArm(spec) if spec["kind"] == "transformers" else VllmArm(spec)
     say(ready=time.perf_counter() - start)
     for line in sys.stdin:
-        command = json.loads(line)
-        if "run" in command:
-            say(**arm.run(command["run"]))
-        elif "graphs" in command:
-            say(**arm.graphs(command["graphs"]))
-        else:
-            break
+        try:
+            say(**answer(arm, json.loads(line)))
+        except Exception as error:
+            traceback.print_exc()
+            say(error=f"{type(error).__name__}: {str(error)[:300]}")
+
+
+def answer(arm: Any, command: dict[str, Any]) -> dict[str, Any]:
+    """What `arm` says to one command."""
+    (name, batch), *more = command.items()
+    return dict(getattr(arm, name)(batch, **dict(more)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The encoder's attention: bidirectional over each prompt, without a cache, many prompts in one call."""
 
-from collections.abc import Sequence
+import functools
 
 import torch
 import torch.nn.functional as F
@@ -31,26 +31,31 @@ def bidirectional_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    lengths: Sequence[int],
+    cu_seqlens: torch.Tensor,
+    max_len: int,
     window: int | None,
     scale: float,
 ) -> torch.Tensor:
     """Attention of each prompt to itself.
 
+    On a GPU this is one launch whose grid depends on host numbers alone: it can be captured in a CUDA graph and
+    replayed with other lengths.
+
     Args:
-        q: `[sum(lengths), num_heads, head_dim]`; k, v: `[sum(lengths), num_kv_heads, head_dim]`, prompts one after
-            another.
-        lengths: tokens of each prompt, on the host.
+        q: `[num_tokens, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`, prompts one after another.
+        cu_seqlens: `[num_prompts + 1]`, int32, where each prompt begins and the last ends.
+        max_len: upper bound of a prompt's tokens, on the host.
         window: None for full attention, else the model's `sliding_window`.
         scale: factor on the scores.
 
     Returns:
-        `[sum(lengths), num_heads, head_dim]`.
+        `[num_tokens, num_heads, head_dim]`.
     """
+    if q.device.type == "cuda":
+        return _varlen(q, k, v, cu_seqlens, max_len, window, scale)
+    lengths = cu_seqlens.diff().tolist()
     outputs = []
-    for qs, ks, vs in zip(
-        q.split(list(lengths)), k.split(list(lengths)), v.split(list(lengths)), strict=True
-    ):
+    for qs, ks, vs in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
         length = qs.shape[0]
         # A window that reaches every key masks nothing: leave the mask out so that the fused kernel can run.
         if window is None or min(window_sides(window)) >= length - 1:
@@ -58,6 +63,52 @@ def bidirectional_attention(
         else:
             outputs.append(_windowed(qs, ks, vs, window, scale))
     return torch.cat(outputs)
+
+
+def _varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_len: int,
+    window: int | None,
+    scale: float,
+) -> torch.Tensor:
+    """FlashAttention over all prompts, or the Triton kernel where it has no float32."""
+    sides = None if window is None else window_sides(window)
+    if q.dtype == torch.float32:
+        from plugin.attention.bidirectional_kernel import attend_prompts
+
+        return attend_prompts(q, k, v, cu_seqlens, max_len, sides, scale)
+    from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
+
+    out: torch.Tensor = flash_attn_varlen_func(
+        q,
+        k,
+        v,
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_k=cu_seqlens,
+        max_seqlen_q=max_len,
+        max_seqlen_k=max_len,
+        softmax_scale=scale,
+        causal=False,
+        window_size=None if sides is None else list(sides),
+        # Unsplit, so that a prompt's result does not depend on what it is padded to.
+        num_splits=1,
+        fa_version=_flash_version(q.shape[-1]),
+    )
+    return out
+
+
+@functools.cache
+def _flash_version(head_dim: int) -> int:
+    """FlashAttention's major version on this device: 3 on Hopper."""
+    from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+
+    version = get_flash_attn_version(head_size=head_dim)
+    if version is None:
+        raise RuntimeError(f"FlashAttention does not serve heads of {head_dim} on this device")
+    return int(version)
 
 
 def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale: float) -> torch.Tensor:

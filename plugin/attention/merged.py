@@ -16,9 +16,13 @@ from vllm.config import CacheConfig, VllmConfig
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention, CrossAttention
 from vllm.model_executor.layers.attention.attention import get_attention_context
+from vllm.model_executor.layers.layernorm import GemmaRMSNorm
+from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
+from vllm.v1.attention.backend import AttentionType
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
+from plugin.attention.backend import MergedBackend
 from plugin.attention.paged import merged_attention, write_pages
 from plugin.attention.torch_paged import Pages
 
@@ -41,8 +45,22 @@ class SelfCache(Attention):
         )
 
 
+class CrossCache(CrossAttention):
+    """Owner of a layer's encoder K/V pages. With `attn_backend`, vLLM's cross layer without its choice of a backend."""
+
+    def __init__(self, attn_backend: type[MergedBackend] | None = None, **shape: Any) -> None:
+        if attn_backend is None:
+            super().__init__(**shape)
+        else:
+            Attention.__init__(
+                self, **shape, attn_backend=attn_backend, attn_type=AttentionType.ENCODER_DECODER
+            )
+
+
 class MergedAttention(nn.Module):
     """Decoder attention over `[causal self keys | all encoder keys]`.
+
+    `fused` (on CUDA) says that `forward_projected` serves: one launch from the projection to the pages.
 
     Args:
         window: None, or the sliding window of the self part.
@@ -69,15 +87,15 @@ class MergedAttention(nn.Module):
             "num_heads": num_heads, "head_size": head_dim, "scale": scale, "num_kv_heads": num_kv_heads,
             "cache_config": cache_config,
         }  # fmt: skip
+        self.num_heads, self.head_dim = num_heads, head_dim
+        self.fused: bool = current_platform.is_cuda()
+        if self.fused:
+            shape["attn_backend"] = MergedBackend
         self.self_cache = SelfCache(**shape, prefix=f"{prefix}.self_cache")
         # Attention falls back to the model-level window, which would make the spec a sliding one in vLLM's eyes.
         self.self_cache.sliding_window = None
-        self.cross_cache = CrossAttention(**shape, prefix=f"{prefix}.cross_cache")
+        self.cross_cache = CrossCache(**shape, prefix=f"{prefix}.cross_cache")
         self.self_name, self.cross_name = f"{prefix}.self_cache", f"{prefix}.cross_cache"
-
-    def write_cross(self, metadata: Any, cross_k: torch.Tensor, cross_v: torch.Tensor) -> None:
-        """Store cross keys and values at the slots that vLLM's cross builder made for the fresh requests of a step."""
-        write_cross(self.cross_cache.kv_cache, metadata.slot_mapping, cross_k, cross_v)
 
     def forward(
         self,
@@ -101,6 +119,31 @@ class MergedAttention(nn.Module):
         torch.ops.vllm.t5gemma2_merged_attention(
             q, k, v, cross_k, cross_v, out, self.self_name, self.cross_name, self.scale, self.window
         )
+        return out
+
+    def forward_projected(
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+        q_norm: GemmaRMSNorm,
+        k_norm: GemmaRMSNorm,
+    ) -> torch.Tensor:
+        """Norm and rotate queries and keys, store keys and values, then attend.
+
+        Args:
+            qkv: `[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]`, as projected.
+            positions: `[num_tokens]`.
+            cos_sin: `[max_positions, head_dim]`, the rotary embedding's table.
+
+        Returns:
+            `[num_tokens, num_heads, head_dim]`.
+        """
+        out = qkv.new_empty(qkv.shape[0], self.num_heads, self.head_dim)
+        torch.ops.vllm.t5gemma2_projected_attention(
+            qkv, positions, cos_sin, q_norm.weight, k_norm.weight, q_norm.variance_epsilon, out,
+            self.self_name, self.cross_name, self.scale, self.window,
+        )  # fmt: skip
         return out
 
 
@@ -144,11 +187,21 @@ def merged_attention_op(
         out.zero_()
         return
     _, _, self_cache, self_slots = get_attention_context(self_name)
-    cross_metadata, _, cross_cache, _ = get_attention_context(cross_name)
     num_tokens = metadata.num_actual_tokens
     write_pages(self_cache, self_slots[:num_tokens], k[:num_tokens], v[:num_tokens])
     if cross_k is not None and cross_v is not None:
+        cross_metadata, _, cross_cache, _ = get_attention_context(cross_name)
         write_cross(cross_cache, cross_metadata.slot_mapping, cross_k, cross_v)
+    _attend(q, out, self_name, cross_name, scale, window)
+
+
+def _attend(
+    q: torch.Tensor, out: torch.Tensor, self_name: str, cross_name: str, scale: float, window: int | None
+) -> None:
+    """Attend over both caches, which hold this step's keys; rows of `out` behind the step's tokens become zero."""
+    metadata, _, self_cache, _ = get_attention_context(self_name)
+    cross_metadata, _, cross_cache, _ = get_attention_context(cross_name)
+    num_tokens = metadata.num_actual_tokens
     merged_attention(
         q[:num_tokens],
         metadata.query_start_loc,
@@ -159,7 +212,35 @@ def merged_attention_op(
         scale,
         out[:num_tokens],
     )
-    out[num_tokens:].zero_()
+    if num_tokens < out.shape[0]:
+        out[num_tokens:].zero_()
+
+
+def projected_attention_op(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    self_name: str,
+    cross_name: str,
+    scale: float,
+    window: int | None,
+) -> None:
+    """Body of the custom op `t5gemma2_projected_attention`; see `MergedAttention.forward_projected`."""
+    from plugin.attention.norm_rope import norm_rope_write
+
+    metadata = _metadata(self_name)
+    if metadata is None:  # memory profiling: shapes only
+        out.zero_()
+        return
+    _, _, cache, slots = get_attention_context(self_name)
+    n = metadata.num_actual_tokens
+    q = torch.empty_like(out)
+    norm_rope_write(qkv[:n], q[:n], cache, slots[:n], positions[:n], cos_sin, q_weight, k_weight, eps)
+    _attend(q, out, self_name, cross_name, scale, window)
 
 
 def _fake(
@@ -177,9 +258,31 @@ def _fake(
     """Shape function for torch.compile: the op writes into `out` only."""
 
 
+def _projected_fake(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    self_name: str,
+    cross_name: str,
+    scale: float,
+    window: int | None,
+) -> None:
+    """Shape function for torch.compile: the op writes into `out` only."""
+
+
 direct_register_custom_op(
     op_name="t5gemma2_merged_attention",
     op_func=merged_attention_op,
     mutates_args=["out"],
     fake_impl=_fake,
+)
+direct_register_custom_op(
+    op_name="t5gemma2_projected_attention",
+    op_func=projected_attention_op,
+    mutates_args=["out"],
+    fake_impl=_projected_fake,
 )

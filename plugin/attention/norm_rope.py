@@ -1,8 +1,7 @@
 """What lies between the decoder's q/k/v projection and its attention, as one GPU program: norm, rotation, page write.
 
 Apart these are two or three launches in every layer, each a microsecond or two whatever the batch. The measured gain is
-a row of `python -m benchmarks.attention`. The decoder does not call it yet: it is measured alone, and goes in with
-the first run of the whole engine on a GPU.
+a row of `python -m benchmarks.attention`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,46 +15,55 @@ from plugin.attention.triton_kernel import check_cache, launches_overlap
 
 
 @triton.jit
-def _norm_rope(p_x, p_weight, p_cos_sin, eps, HALF: tl.constexpr):
-    """One head `[2 * HALF]`: RMS norm with weight 1 + w, rounded as the unfused norm rounds, then the rotation."""
+def load_halves(p, HALF: tl.constexpr):
+    """Both halves of `[2 * HALF]` values, in float32."""
     o_d = tl.arange(0, HALF)
+    return tl.load(p + o_d).to(tl.float32), tl.load(p + HALF + o_d).to(tl.float32)
+
+
+@triton.jit
+def norm_rope(p_x, b_weight_low, b_weight_high, b_cos, b_sin, eps, offset, HALF: tl.constexpr):
+    """One head `[2 * HALF]`: RMS norm with weight offset + w, rounded as the unfused norm rounds, then the rotation."""
     dtype = p_x.dtype.element_ty
-    b_low = tl.load(p_x + o_d).to(tl.float32)
-    b_high = tl.load(p_x + HALF + o_d).to(tl.float32)
+    b_low, b_high = load_halves(p_x, HALF)
     scale = tl.rsqrt((tl.sum(b_low * b_low, 0) + tl.sum(b_high * b_high, 0)) / (2 * HALF) + eps)
-    b_low = (b_low * scale * (1.0 + tl.load(p_weight + o_d).to(tl.float32))).to(dtype).to(tl.float32)
-    b_high = (b_high * scale * (1.0 + tl.load(p_weight + HALF + o_d).to(tl.float32))).to(dtype).to(tl.float32)
-    b_cos = tl.load(p_cos_sin + o_d).to(tl.float32)
-    b_sin = tl.load(p_cos_sin + HALF + o_d).to(tl.float32)
+    b_low = (b_low * scale * (offset + b_weight_low)).to(dtype).to(tl.float32)
+    b_high = (b_high * scale * (offset + b_weight_high)).to(dtype).to(tl.float32)
     return b_low * b_cos - b_high * b_sin, b_high * b_cos + b_low * b_sin
 
 
 @triton.jit
 def norm_rope_write_kernel(
-    p_qkv, p_q_out, p_cache, p_slots, p_positions, p_cos_sin, p_q_weight, p_k_weight, eps,
+    p_qkv, p_q_out, p_cache, p_slots, p_positions, p_cos_sin, p_q_weight, p_k_weight, eps, offset,
     stride_qkv_token, stride_q_token, stride_block, stride_head, stride_slot,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One token and one head; grid `(num_heads + num_kv_heads, num_tokens)`: query heads first, then KV heads."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     i_head = tl.program_id(0)
     i_token = tl.program_id(1).to(tl.int64)
     o_d = tl.arange(0, HALF)
     p_row = p_qkv + i_token * stride_qkv_token
-    p_rotation = p_cos_sin + tl.load(p_positions + i_token).to(tl.int64) * 2 * HALF
+    # Slots and positions are older than the launch before this one, and are read while it drains.
+    slot = tl.load(p_slots + i_token).to(tl.int64)
+    b_cos, b_sin = load_halves(p_cos_sin + tl.load(p_positions + i_token).to(tl.int64) * 2 * HALF, HALF)
+    b_weight_low, b_weight_high = load_halves(p_q_weight if i_head < NUM_HEADS else p_k_weight, HALF)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     if i_head < NUM_HEADS:
-        b_low, b_high = _norm_rope(p_row + i_head * 2 * HALF, p_q_weight, p_rotation, eps, HALF)
+        b_low, b_high = norm_rope(
+            p_row + i_head * 2 * HALF, b_weight_low, b_weight_high, b_cos, b_sin, eps, offset, HALF
+        )
         p_out = p_q_out + i_token * stride_q_token + i_head * 2 * HALF
         tl.store(p_out + o_d, b_low.to(p_q_out.dtype.element_ty))
         tl.store(p_out + HALF + o_d, b_high.to(p_q_out.dtype.element_ty))
         return
-    slot = tl.load(p_slots + i_token).to(tl.int64)
     if slot < 0:
         return
-    b_low, b_high = _norm_rope(p_row + i_head * 2 * HALF, p_k_weight, p_rotation, eps, HALF)
+    b_low, b_high = norm_rope(
+        p_row + i_head * 2 * HALF, b_weight_low, b_weight_high, b_cos, b_sin, eps, offset, HALF
+    )
     i_kv_head = (i_head - NUM_HEADS).to(tl.int64)
     p_slot = p_cache + (slot // PAGE) * stride_block + (slot % PAGE) * stride_slot + i_kv_head * stride_head
     tl.store(p_slot + o_d, b_low.to(p_cache.dtype.element_ty))
@@ -75,8 +83,11 @@ def norm_rope_write(
     q_weight: torch.Tensor,
     k_weight: torch.Tensor,
     eps: float,
+    offset: float = 1.0,
 ) -> None:
     """Normed and rotated queries into `q_out`; normed and rotated keys and plain values into their pages.
+
+    On Hopper the launch begins while the one before it drains: that one must not write `slots` or `positions`.
 
     Args:
         qkv: `[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]`, as the projection gives it.
@@ -86,8 +97,9 @@ def norm_rope_write(
         positions: `[num_tokens]`.
         cos_sin: `[max_positions, head_dim]`, cosines in the first half, sines in the second, as vLLM's rotary
             embedding keeps them.
-        q_weight, k_weight: `[head_dim]`, the Gemma norms' w in `x / rms(x) * (1 + w)`.
+        q_weight, k_weight: `[head_dim]`, the norms' w in `x / rms(x) * (offset + w)`.
         eps: the norms' epsilon.
+        offset: 1 for Gemma's norms, 0 for plain ones.
     """
     num_tokens, num_heads, head_dim = q_out.shape
     num_kv_heads = kv_cache.shape[1]
@@ -105,7 +117,7 @@ def norm_rope_write(
         return
     overlap = launches_overlap(qkv.device)
     norm_rope_write_kernel[(num_heads + num_kv_heads, num_tokens)](
-        qkv, q_out, kv_cache, slots, positions, cos_sin, q_weight, k_weight, eps,
+        qkv, q_out, kv_cache, slots, positions, cos_sin, q_weight, k_weight, eps, offset,
         qkv.stride(0), q_out.stride(0), *kv_cache.stride()[:3],
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HALF=head_dim // 2, PAGE=kv_cache.shape[2],
         OVERLAP=overlap, num_warps=1, launch_pdl=overlap,

@@ -30,14 +30,9 @@ def merged_attention(
     if q.device.type == "cuda":
         from plugin.attention import triton_kernel
 
-        # No upper bounds of the lengths: they differ between capture and an eager step, and would choose another launch
-        # and so another rounding for the same batch.
         triton_kernel.merged_attention(
-            q, query_start, max_query_len,
-            self_pages.cache, self_pages.block_table, self_pages.seq_lens,
-            cross_pages.cache, cross_pages.block_table, cross_pages.seq_lens,
-            window, scale, out,
-        )  # fmt: skip
+            q, query_start, max_query_len, self_pages, cross_pages, window, scale, out
+        )
     else:
         out.copy_(
             torch_paged.merged_attention(

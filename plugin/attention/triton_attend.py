@@ -1,12 +1,11 @@
-"""The GPU programs of the merged attention: one over pages, one that joins the splits (flash-decoding).
+"""The GPU programs of the merged attention: one that attends over pages, one that writes them.
 
 Kept apart from the entry points in `triton_kernel.py` so that what runs on the device reads on its own. Names by role:
 `p_` pointer, `i_` program index, `o_` offsets, `m_` mask, `b_` a block's values, `n_` a count, capitals for constants.
 
-A program serves one request, one KV head and one split. Its rows are the request's query tokens times the query heads
-that share the KV head, so that a page is read once for all of them. The request's visible keys form one line of tiles:
-first the self tiles from the oldest visible one on, then the encoder's. A split is an equal part of that line, whose
-length is read on the device, so that the grid depends only on host numbers and can be captured in a CUDA graph.
+A program serves one request, one KV head and one split (`triton_split.py`). Its rows are the request's query tokens
+times the query heads that share the KV head, so that a page is read once for all of them. The grid depends only on host
+numbers and can be captured in a CUDA graph; programs beyond the splits that a request's lengths call for do nothing.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,6 +13,8 @@ length is read on the device, so that the grid depends only on host numbers and 
 
 import triton
 import triton.language as tl
+
+from plugin.attention.triton_split import join_rows, plan_splits
 
 
 @triton.jit
@@ -37,11 +38,12 @@ def _tile_pages(p_table, i_tile, end_key, BLOCK_N: tl.constexpr, PAGE: tl.conste
 @triton.jit
 def _attend_tiles(
     b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
-    first_tile, end_tile, first_key, end_key,
+    b_page, first_tile, end_tile, first_key, end_key,
     p_cache, p_table, stride_block, stride_slot,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax.
+    `b_page`: pages of the first tile's keys.
 
     `b_sum` `[BLOCK_M, BLOCK_N]` is summed over its columns by the caller, once: a sum in each tile would be one more
     wait of the warps for each other.
@@ -50,7 +52,6 @@ def _attend_tiles(
     o_n = tl.arange(0, BLOCK_N)
     # Page numbers are loaded one tile ahead: with them in the same tile Triton's pipeliner would spend its stages on
     # the chain page number -> key instead of on tiles in flight.
-    b_page = _tile_pages(p_table, first_tile, end_key, BLOCK_N, PAGE)
     for i_tile in range(first_tile, end_tile):
         o_key = i_tile * BLOCK_N + o_n
         # Slots outside the range may be freed or never written: a NaN there must not reach 0 * NaN.
@@ -80,123 +81,106 @@ def _attend_tiles(
 
 
 @triton.jit(
-    do_not_specialize=["num_tokens", "num_splits", "window", "stride_self_table", "stride_cross_table"]
-)
+    do_not_specialize=[
+        "num_tokens", "window", "split_tiles", "max_splits", "stride_self_table", "stride_cross_table",
+    ]
+)  # fmt: skip
 def attend_kernel(
-    p_q, p_out, p_partial, p_lse, p_query_start,
+    p_q, p_out, p_partial, p_lse, p_done, p_query_start,
     p_self, p_self_table, p_self_lens, p_cross, p_cross_table, p_cross_lens,
-    num_tokens, num_splits, window, scale_log2,
+    num_tokens, window, split_tiles, max_splits, scale_log2,
     stride_q_token, stride_q_head, stride_out_token, stride_out_head,
     stride_self_block, stride_self_head, stride_self_slot, stride_self_table,
     stride_cross_block, stride_cross_head, stride_cross_slot, stride_cross_table,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SELF_PAGE: tl.constexpr, CROSS_PAGE: tl.constexpr,
-    SPLIT: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLIT: tl.constexpr, JOIN: tl.constexpr, JOIN_D: tl.constexpr, BLOCK_S: tl.constexpr,
+    PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one request, KV head and split; grid `(splits * row blocks, kv_heads, requests)`.
+    """Attention of one request, KV head and split; grid `(max_splits * row blocks, kv_heads, requests)`.
 
-    Writes `out` when there is one split, else `partial` `[splits, num_tokens, num_heads, head_dim]` (each split's own
-    softmax, normalised) and `lse` `[splits, num_tokens, num_heads]` (log2 of its denominator, -inf for no key).
+    Writes `out` where the request has one split, else `partial` `[max_splits, num_tokens, num_heads, head_dim]` (each
+    split's own softmax, normalised) and `lse` `[max_splits, num_tokens, num_heads]` (log2 of its denominator, -inf for
+    no key). With JOIN the program of a row block that finishes last writes `out` from them; `done` `[requests,
+    kv_heads, row blocks]` counts the finished ones, and is zero before and after.
     """
-    i_split = tl.program_id(0) % num_splits
-    i_rows = tl.program_id(0) // num_splits
+    i_split = tl.program_id(0) % max_splits
+    i_rows = tl.program_id(0) // max_splits
     i_kv_head = tl.program_id(1)
     i_request = tl.program_id(2)
 
-    if OVERLAP:  # with the launch before and the launch behind
+    # Lengths and tables are older than the launch before this one, and are read while it drains.
+    first_token, query_len, self_len, cross_len, first_key, end_key, first_tile, n_self, n_tiles, n_mine, n_splits = (
+        plan_splits(
+            p_query_start, p_self_lens, p_cross_lens, i_request, i_rows, window, split_tiles, max_splits,
+            GROUP, BLOCK_M, BLOCK_N,
+        )
+    )  # fmt: skip
+    start = i_split * n_mine
+    end = tl.minimum(start + n_mine, n_tiles)
+    p_self_row = p_self_table + i_request.to(tl.int64) * stride_self_table
+    p_cross_row = p_cross_table + i_request.to(tl.int64) * stride_cross_table
+    self_tile = first_tile + start
+    cross_tile = tl.maximum(start - n_self, 0)
+    b_self_page = _tile_pages(p_self_row, self_tile, end_key, BLOCK_N, SELF_PAGE)
+    b_cross_page = _tile_pages(p_cross_row, cross_tile, cross_len, BLOCK_N, CROSS_PAGE)
+    # Before any return: a launch whose programs all return early would else end before the one before it.
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    first_token = tl.load(p_query_start + i_request)
-    query_len = tl.load(p_query_start + i_request + 1) - first_token
-    self_len = tl.load(p_self_lens + i_request)
-    cross_len = tl.load(p_cross_lens + i_request)
-    o_row = i_rows * BLOCK_M + tl.arange(0, BLOCK_M)
-    first_query = i_rows * BLOCK_M // GROUP
-    if first_query >= query_len:
+    if (i_rows * BLOCK_M // GROUP >= query_len) | (i_split >= n_splits):
         return
+
+    o_row = i_rows * BLOCK_M + tl.arange(0, BLOCK_M)
     o_query = o_row // GROUP
     m_row = o_query < query_len
     o_head = i_kv_head * GROUP + o_row % GROUP
     o_token = (first_token + o_query).to(tl.int64)
-
-    first_pos = self_len - query_len
-    o_pos = first_pos + o_query
-    last_query = tl.minimum(query_len - 1, ((i_rows + 1) * BLOCK_M - 1) // GROUP)
-    first_key = tl.maximum(first_pos + first_query - window + 1, 0)
-    end_key = tl.minimum(first_pos + last_query + 1, self_len)
-    first_tile = first_key // BLOCK_N
-    n_self = tl.maximum(tl.cdiv(end_key, BLOCK_N) - first_tile, 0)
-    n_tiles = n_self + tl.cdiv(cross_len, BLOCK_N)
-    n_mine = tl.cdiv(n_tiles, num_splits)
-    start = i_split * n_mine
-    end = tl.minimum(start + n_mine, n_tiles)
-
-    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    p_lse_row = p_lse + (i_split * num_tokens.to(tl.int64) + o_token) * NUM_HEADS + o_head
-    if SPLIT and start >= end:
-        tl.store(p_lse_row, b_max, mask=m_row)
-        return
-
+    o_pos = self_len - query_len + o_query
     o_d = tl.arange(0, HEAD_DIM)
     p_q_row = p_q + o_token * stride_q_token + o_head * stride_q_head
     b_q = tl.load(p_q_row[:, None] + o_d[None, :], mask=m_row[:, None], other=0.0)
+    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     b_acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     b_acc, b_max, b_sum = _attend_tiles(
         b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
-        first_tile + start, first_tile + tl.minimum(end, n_self), first_key, end_key,
-        p_self + i_kv_head.to(tl.int64) * stride_self_head, p_self_table + i_request.to(tl.int64) * stride_self_table,
-        stride_self_block, stride_self_slot, True, HEAD_DIM, BLOCK_N, SELF_PAGE, PRECISION,
+        b_self_page, self_tile, first_tile + tl.minimum(end, n_self), first_key, end_key,
+        p_self + i_kv_head.to(tl.int64) * stride_self_head, p_self_row, stride_self_block, stride_self_slot,
+        True, HEAD_DIM, BLOCK_N, SELF_PAGE, PRECISION,
     )  # fmt: skip
     b_acc, b_max, b_sum = _attend_tiles(
         b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
-        tl.maximum(start - n_self, 0), end - n_self, 0, cross_len,
-        p_cross + i_kv_head.to(tl.int64) * stride_cross_head,
-        p_cross_table + i_request.to(tl.int64) * stride_cross_table,
-        stride_cross_block, stride_cross_slot, False, HEAD_DIM, BLOCK_N, CROSS_PAGE, PRECISION,
+        b_cross_page, cross_tile, end - n_self, 0, cross_len,
+        p_cross + i_kv_head.to(tl.int64) * stride_cross_head, p_cross_row, stride_cross_block, stride_cross_slot,
+        False, HEAD_DIM, BLOCK_N, CROSS_PAGE, PRECISION,
     )  # fmt: skip
 
     b_sum = tl.sum(b_sum, 1)
     b_total = tl.where(b_sum > 0.0, b_sum, 1.0)
     b_out = b_acc / b_total[:, None]
-    if SPLIT:
-        tl.store(p_lse_row, tl.where(b_sum > 0.0, b_max + tl.log2(b_total), float("-inf")), mask=m_row)
-        p_row = p_partial + ((i_split * num_tokens.to(tl.int64) + o_token) * NUM_HEADS + o_head) * HEAD_DIM
+    p_out_row = p_out + o_token * stride_out_token + o_head * stride_out_head
+    if SPLIT and n_splits > 1:
+        stride_split = num_tokens.to(tl.int64) * NUM_HEADS
+        o_token_head = o_token * NUM_HEADS + o_head
+        o_mine = i_split * stride_split + o_token_head
+        tl.store(p_lse + o_mine, tl.where(b_sum > 0.0, b_max + tl.log2(b_total), float("-inf")), mask=m_row)
+        tl.store(p_partial + o_mine[:, None] * HEAD_DIM + o_d[None, :], b_out, mask=m_row[:, None])
+        if JOIN:
+            # All threads' stores come before the one thread's release, and its acquire before all threads' loads.
+            tl.debug_barrier()
+            p_mine = p_done + (i_request * tl.num_programs(1) + i_kv_head) * (
+                tl.num_programs(0) // max_splits
+            ) + i_rows  # fmt: skip
+            if tl.atomic_add(p_mine, 1, sem="acq_rel") == n_splits - 1:
+                tl.debug_barrier()
+                join_rows(
+                    p_out_row, p_partial, p_lse, o_token_head, m_row, n_splits, stride_split,
+                    BLOCK_M, HEAD_DIM, JOIN_D, BLOCK_S,
+                )  # fmt: skip
+                tl.store(p_mine, 0)  # for the next launch
     else:
-        p_row = p_out + o_token * stride_out_token + o_head * stride_out_head
-    tl.store(p_row[:, None] + o_d[None, :], b_out.to(p_row.dtype.element_ty), mask=m_row[:, None])
-
-
-@triton.jit(do_not_specialize=["num_tokens", "num_splits", "num_requests"])
-def join_kernel(
-    p_out, p_partial, p_lse, p_query_start, num_tokens, num_splits, num_requests, stride_out_token, stride_out_head,
-    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Join the splits of one token, head and part of head_dim; grid `(head_dim / BLOCK_D, num_heads, num_tokens)`."""
-    i_d = tl.program_id(0)
-    i_head = tl.program_id(1)
-    i_token = tl.program_id(2).to(tl.int64)
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    # Tokens behind the last request are padding of a CUDA graph: nothing was computed for them.
-    if i_token >= tl.load(p_query_start + num_requests):
-        return
-    o_split = tl.arange(0, BLOCK_S)
-    o_d = i_d * BLOCK_D + tl.arange(0, BLOCK_D)
-    o_row = (o_split * num_tokens.to(tl.int64) + i_token) * NUM_HEADS + i_head
-    m_split = o_split < num_splits
-    b_lse = tl.load(p_lse + o_row, mask=m_split, other=float("-inf"))
-    # Loaded without waiting for the weights; a split without keys wrote nothing and may hold NaN.
-    b_part = tl.load(p_partial + o_row[:, None] * HEAD_DIM + o_d[None, :], mask=m_split[:, None], other=0.0)
-    top = tl.max(b_lse, 0)
-    b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top))
-    total = tl.sum(b_weight, 0)
-    b_part = tl.where((b_weight > 0.0)[:, None], b_part * b_weight[:, None], 0.0)
-    b_out = tl.sum(b_part, 0) / tl.where(total > 0.0, total, 1.0)
-    p_row = p_out + i_token * stride_out_token + i_head * stride_out_head
-    tl.store(p_row + o_d, b_out.to(p_out.dtype.element_ty))
+        tl.store(p_out_row[:, None] + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
 
 
 @triton.jit

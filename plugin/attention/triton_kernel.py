@@ -12,15 +12,27 @@ from functools import cache
 
 import torch
 
-from plugin.attention.launch_shape import LaunchShape, choose_launch_shape, join_block_d, power_of_two
-from plugin.attention.triton_attend import attend_kernel, join_kernel, write_kernel
+from plugin.attention.launch_shape import (
+    FUSED_ROWS,
+    HEAD_DIMS,
+    JOIN_ELEMENTS,
+    LaunchShape,
+    choose_launch_shape,
+    join_block_d,
+    power_of_two,
+)
+from plugin.attention.torch_paged import Pages
+from plugin.attention.triton_attend import attend_kernel, write_kernel
+from plugin.attention.triton_split import join_kernel
 
-HEAD_DIMS = (32, 64, 128, 256)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 UNWINDOWED = 2**30
 """A window that hides no key; far enough from 2**31 that positions minus it stay 32-bit integers."""
 
 INTERPRETED_SMS = 4
+
+COUNTERS = 2**16
+"""Row blocks, over all KV heads and requests, up to which splits are joined in the launch that attends."""
 
 
 @cache
@@ -34,6 +46,17 @@ def _num_sms(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETED_SMS
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _finished(device: torch.device) -> torch.Tensor:
+    """Zeros that `attend_kernel` counts finished splits in and leaves zero; one buffer for all launches of a stream.
+
+    The first call must not be captured, or replays would count in memory that belongs to the graph.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("the merged attention must run once before it is captured in a CUDA graph")
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
 def check_cache(name: str, kv_cache: torch.Tensor, num_kv_heads: int, head_dim: int) -> None:
@@ -82,57 +105,82 @@ def whole_tiles(block_n: int, *pages: int) -> int:
     return block_n
 
 
+def launch_for(
+    q: torch.Tensor,
+    num_requests: int,
+    max_query_len: int,
+    self_pages: Pages,
+    cross_pages: Pages,
+    window: int | None,
+) -> LaunchShape:
+    """The launch of one step, from numbers on the host: what the block tables have room for bounds the lengths.
+
+    Under VLLM_BATCH_INVARIANT it is that of a request alone, which costs large batches time.
+    """
+    from vllm import envs
+
+    if envs.VLLM_BATCH_INVARIANT:
+        num_requests = 1
+    num_kv_heads, page = self_pages.cache.shape[1:3]
+    self_bound = self_pages.block_table.shape[1] * page
+    if window is not None:
+        self_bound = min(self_bound, window + max_query_len)
+    cross_bound = cross_pages.block_table.shape[1] * cross_pages.cache.shape[2]
+    return choose_launch_shape(
+        max_query_len * (q.shape[1] // num_kv_heads), num_requests, num_kv_heads, q.element_size(),
+        self_bound + cross_bound, _num_sms(q.device),
+    )  # fmt: skip
+
+
 def merged_attention(
     q: torch.Tensor,
     query_start: torch.Tensor,
     max_query_len: int,
-    self_cache: torch.Tensor,
-    self_block_table: torch.Tensor,
-    self_seq_lens: torch.Tensor,
-    cross_cache: torch.Tensor,
-    cross_block_table: torch.Tensor,
-    cross_seq_lens: torch.Tensor,
+    self_pages: Pages,
+    cross_pages: Pages,
     window: int | None,
     scale: float,
     out: torch.Tensor,
     *,
-    max_self_len: int | None = None,
-    max_cross_len: int | None = None,
     launch: LaunchShape | None = None,
 ) -> None:
     """One softmax over the causal (and windowed) self keys and all encoder keys of each request, into `out`.
 
-    Rows of `out` behind the last request's tokens are left as they are. A query that sees no key gets zeros.
+    Rows of `out` behind the last request's tokens are left as they are. A query that sees no key gets zeros. The
+    rounding of a request depends on its own lengths and on the launch (batch size, longest query), never on the other
+    requests' lengths. No upper bounds of the lengths are read (`Pages.max_len`): they differ between capture and an
+    eager step, and would choose another launch for the same batch.
+
+    On Hopper the launch begins while the one before it drains: that one must not write `query_start`, the lengths or
+    the block tables.
 
     Args:
         q: `[num_tokens, num_heads, head_dim]`, requests one after another; last stride 1.
         query_start: `[num_requests + 1]`, int32, first query token of each request.
         max_query_len: upper bound of a request's query tokens, on the host.
-        self_cache, cross_cache: `[num_blocks, num_kv_heads, block_size, 2 * head_dim]`.
-        self_block_table, cross_block_table: `[num_requests, max_blocks]`, int32.
-        self_seq_lens, cross_seq_lens: `[num_requests]`, int32, tokens in each cache, this step's included.
+        self_pages, cross_pages: block tables and lengths are int32; a request's length counts this step's tokens.
         window: None, or how many most recent self keys (the query's own included) a query sees. Encoder keys are never
             windowed.
         scale: factor on the scores.
         out: as q.
-        max_self_len, max_cross_len: upper bounds of the lengths, on the host; None for what the block tables hold.
-        launch: overrides the choice of `choose_launch_shape`.
+        launch: overrides the choice of `launch_for`.
 
     Raises:
         ValueError: a shape, stride or dtype that the kernel does not serve.
     """
     num_tokens, num_heads, head_dim = q.shape
     num_requests = query_start.shape[0] - 1
-    num_kv_heads = self_cache.shape[1]
+    mine, theirs = self_pages.cache, cross_pages.cache
+    num_kv_heads = mine.shape[1]
     if head_dim not in HEAD_DIMS:
         raise ValueError(f"head_dim is {head_dim}, not one of {HEAD_DIMS}")
     if num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} query heads do not divide over {num_kv_heads} KV heads")
-    check_cache("self_cache", self_cache, num_kv_heads, head_dim)
-    check_cache("cross_cache", cross_cache, num_kv_heads, head_dim)
-    if not q.dtype == out.dtype == self_cache.dtype == cross_cache.dtype:
+    check_cache("self_cache", mine, num_kv_heads, head_dim)
+    check_cache("cross_cache", theirs, num_kv_heads, head_dim)
+    if not q.dtype == out.dtype == mine.dtype == theirs.dtype:
         raise ValueError(
-            f"q is {q.dtype}, out {out.dtype}, self_cache {self_cache.dtype}, cross_cache {cross_cache.dtype}: not one"
+            f"q is {q.dtype}, out {out.dtype}, self_cache {mine.dtype}, cross_cache {theirs.dtype}: not one"
         )
     if q.stride(2) != 1 or out.stride(2) != 1:
         raise ValueError(
@@ -143,37 +191,34 @@ def merged_attention(
 
     group = num_heads // num_kv_heads
     if launch is None:
-        self_bound = self_block_table.shape[1] * self_cache.shape[2]
-        cross_bound = cross_block_table.shape[1] * cross_cache.shape[2]
-        if window is not None:
-            self_bound = min(self_bound, window + max_query_len)
-        self_bound = min(self_bound, max_self_len) if max_self_len is not None else self_bound
-        cross_bound = min(cross_bound, max_cross_len) if max_cross_len is not None else cross_bound
-        launch = choose_launch_shape(
-            max_query_len * group, num_requests, num_kv_heads, q.element_size(),
-            self_bound + cross_bound, _num_sms(q.device),
-        )  # fmt: skip
-    block_n = whole_tiles(launch.block_n, self_cache.shape[2], cross_cache.shape[2])
-    splits, overlap = launch.splits, launches_overlap(q.device)
+        launch = launch_for(q, num_requests, max_query_len, self_pages, cross_pages, window)
+    block_n = whole_tiles(launch.block_n, mine.shape[2], theirs.shape[2])
+    split_tiles, splits = max(launch.split_tokens // block_n, 1), launch.splits
+    fused = splits > 1 and launch.fused and num_requests * num_kv_heads * launch.row_blocks <= COUNTERS
+    overlap = launches_overlap(q.device)
+    window = UNWINDOWED if window is None else window
     partial, lse = out, out
     if splits > 1:
         partial = torch.empty(splits, num_tokens, num_heads, head_dim, dtype=torch.float32, device=q.device)
         lse = torch.empty(splits, num_tokens, num_heads, dtype=torch.float32, device=q.device)
     attend_kernel[(splits * launch.row_blocks, num_kv_heads, num_requests)](
-        q, out, partial, lse, query_start,
-        self_cache, self_block_table, self_seq_lens, cross_cache, cross_block_table, cross_seq_lens,
-        num_tokens, splits, UNWINDOWED if window is None else window, scale * math.log2(math.e),
+        q, out, partial, lse, _finished(q.device) if fused else out, query_start,
+        mine, self_pages.block_table, self_pages.seq_lens, theirs, cross_pages.block_table, cross_pages.seq_lens,
+        num_tokens, window, split_tiles, splits, scale * math.log2(math.e),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1),
-        *self_cache.stride()[:3], self_block_table.stride(0), *cross_cache.stride()[:3], cross_block_table.stride(0),
+        *mine.stride()[:3], self_pages.block_table.stride(0), *theirs.stride()[:3], cross_pages.block_table.stride(0),
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
-        BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=self_cache.shape[2], CROSS_PAGE=cross_cache.shape[2],
-        SPLIT=splits > 1, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=mine.shape[2], CROSS_PAGE=theirs.shape[2],
+        SPLIT=splits > 1, JOIN=fused, JOIN_D=min(JOIN_ELEMENTS // launch.block_m, head_dim),
+        BLOCK_S=max(power_of_two(splits), FUSED_ROWS // launch.block_m) if fused else 1,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip
-    if splits > 1:
+    if splits > 1 and not fused:
         block_d = join_block_d(splits, head_dim)
-        join_kernel[(head_dim // block_d, num_heads, num_tokens)](
-            out, partial, lse, query_start, num_tokens, splits, num_requests, out.stride(0), out.stride(1),
-            NUM_HEADS=num_heads, HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_S=power_of_two(splits),
-            OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
+        join_kernel[(max_query_len * group * (head_dim // block_d), num_kv_heads, num_requests)](
+            out, partial, lse, query_start, self_pages.seq_lens, cross_pages.seq_lens,
+            num_tokens, window, split_tiles, splits, out.stride(0), out.stride(1),
+            NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_M=launch.block_m, BLOCK_N=block_n,
+            BLOCK_D=block_d, BLOCK_S=power_of_two(splits), OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
         )  # fmt: skip

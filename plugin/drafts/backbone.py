@@ -6,11 +6,19 @@ the draft's pages; the block `[anchor, mask x K]` attends to all of them and, in
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
-from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
+from vllm import _custom_ops as ops
+from vllm.config import VllmConfig
+from vllm.model_executor.models.qwen3_dflash import (
+    DFlashQwen3DecoderLayer,
+    DFlashQwen3ForCausalLM,
+    DFlashQwen3Model,
+)
 from vllm.platforms import current_platform
 
+from plugin.drafts.block_attention import attend_in_blocks, block_attention
 from plugin.drafts.checkpoint import read_draft
 from plugin.drafts.location import download, locate
 
@@ -28,13 +36,94 @@ def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) 
     return (x * weights[:, None, None].float()).to(all_k.dtype)
 
 
+def shared_slots(slots: torch.Tensor | list[torch.Tensor | None] | None) -> torch.Tensor | None:
+    """The slots `[num_tokens]` of all layers, given once or for each; None where layers differ or none are given."""
+    if not isinstance(slots, (list, tuple)):
+        return slots
+    first = slots[0]
+    if first is None or any(other is None or other.data_ptr() != first.data_ptr() for other in slots):
+        return None
+    return first
+
+
+class DraftLayer(DFlashQwen3DecoderLayer):
+    """vLLM's layer; on CUDA with attention of our own where it serves (`fused`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fused = current_platform.is_cuda() and attend_in_blocks(self.self_attn)
+
+    def forward(
+        self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.fused:
+            return super().forward(positions, hidden_states, residual)
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = block_attention(self.self_attn, positions, hidden_states)
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+
 class DraftBackbone(DFlashQwen3Model):
-    """vLLM's DFlash backbone with one of its CPU kernels replaced.
+    """vLLM's DFlash backbone with one of its CPU kernels replaced, and on CUDA with attention of its own.
 
     `ops.rms_norm` of the CPU build ignores all rows but the first of a `[num_layers, head_dim]` weight, so that every
     layer's keys would be normed by layer 0's weight: wrong drafts, never wrong output. The grouped kernel of the CUDA
     build is right and stays. Unnecessary once the CPU op honours, or refuses, a two-dimensional weight.
     """
+
+    decoder_layer_cls = DraftLayer
+
+    def __init__(self, *, vllm_config: VllmConfig, start_layer_id: int = 0, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
+        self._fused = all(layer.fused for layer in self.layers)
+        self._caches: tuple[int, torch.Tensor] | None = None
+
+    def _norm_context(self, context_states: torch.Tensor) -> torch.Tensor:
+        """`[num_tokens, hidden_size]`, normed by the weight that all layers share."""
+        normed = torch.empty_like(context_states)
+        ops.rms_norm(normed, context_states, self._hidden_norm_weight, self._rms_norm_eps)
+        return normed
+
+    def _context_kv(self, context_states: torch.Tensor) -> torch.Tensor:
+        """`[num_tokens, hidden_size]` -> `[num_layers, num_tokens, 2, num_kv_heads, head_dim]`, keys not yet normed."""
+        normed = self._norm_context(context_states)
+        kv = torch.nn.functional.linear(normed, self._fused_kv_weight, self._fused_kv_bias)
+        shape = (self._num_attn_layers, 2, self._num_kv_heads, self._head_dim)
+        return kv.unflatten(-1, shape).transpose(0, 1)
+
+    def _project_context_kv(
+        self, context_states: torch.Tensor, num_ctx: int, num_layers: int, num_kv_heads: int, head_dim: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, each `[num_layers, num_tokens, num_kv_heads, head_dim]`, contiguous."""
+        k, v = self._context_kv(context_states).unbind(2)
+        return k.contiguous(), v.contiguous()
+
+    def precompute_and_store_context_kv(
+        self,
+        context_states: torch.Tensor,
+        context_positions: torch.Tensor,
+        context_slot_mapping: torch.Tensor | list[torch.Tensor | None] | None = None,
+    ) -> None:
+        """vLLM's, in one launch behind the projection where all layers have our backend and share their slots."""
+        slots = shared_slots(context_slot_mapping)
+        if not self._fused or slots is None or not hasattr(self, "_num_attn_layers"):
+            super().precompute_and_store_context_kv(context_states, context_positions, context_slot_mapping)
+            return
+        from plugin.drafts import context_pages
+
+        caches = [layer.kv_cache for layer in self._attn_layers]
+        # Made before the first capture, and anew should vLLM bind other caches.
+        if self._caches is None or self._caches[0] != caches[0].data_ptr():
+            self._caches = caches[0].data_ptr(), context_pages.addresses(caches)
+        context_pages.store_context(
+            self._context_kv(context_states), caches[0], self._caches[1], slots, context_positions,
+            self._rope_cos_sin_cache, self._k_norm_weights, self._rms_norm_eps,
+        )  # fmt: skip
 
     def _normalize_context_k(self, all_k: torch.Tensor) -> torch.Tensor:
         if current_platform.is_cpu():

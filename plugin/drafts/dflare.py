@@ -62,16 +62,13 @@ class DFlareBackbone(DraftBackbone):
             self._context_kv_weight.dtype
         )
 
-    def _project_context_kv(
-        self, context_states: torch.Tensor, num_ctx: int, num_layers: int, num_kv_heads: int, head_dim: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[num_tokens, T * hidden_size]` -> keys and values `[num_layers, num_tokens, num_kv_heads, head_dim]`."""
-        taps = context_states.view(num_ctx, self.num_taps, -1)
+    def _context_kv(self, context_states: torch.Tensor) -> torch.Tensor:
+        """`[num_tokens, T * hidden_size]` -> `[num_layers, num_tokens, 2, num_kv_heads, head_dim]`."""
+        taps = context_states.unflatten(-1, (self.num_taps, -1))
         fused = torch.einsum("dt,nth->dnh", self._fusion, taps)
-        fused = self.hidden_norm(fused.flatten(0, 1)).unflatten(0, (num_layers, num_ctx))
-        kv = torch.bmm(fused, self._context_kv_weight.transpose(1, 2))
-        k, v = kv.unflatten(-1, (2, num_kv_heads, head_dim)).unbind(2)
-        return k.contiguous(), v.contiguous()
+        normed = self._norm_context(fused.flatten(0, 1)).view_as(fused)
+        kv = torch.bmm(normed, self._context_kv_weight.transpose(1, 2))
+        return kv.unflatten(-1, (2, self._num_kv_heads, self._head_dim))
 
 
 class T5Gemma2DFlareDraftModel(DraftModel):

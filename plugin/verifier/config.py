@@ -75,6 +75,27 @@ def check_served_precision(vllm_config: "VllmConfig") -> None:
         raise ValueError(f"attention backend is {backend}; T5Gemma 2 needs FLASH_ATTN or TRITON_ATTN")
 
 
+def require_fast_serving(vllm_config: "VllmConfig") -> None:
+    """On CUDA: refuse the V1 runner, and have vLLM refuse what would switch asynchronous scheduling off by itself.
+
+    vLLM decides on asynchronous scheduling after this, turning it off with a warning where something stands in its way,
+    unless it was asked for.
+
+    Raises:
+        ValueError: the V1 model runner, which knows nothing of encoder K/V that are in their pages before the decoder.
+    """
+    if not vllm_config.use_v2_model_runner:
+        raise ValueError(
+            "T5Gemma 2 on CUDA needs vLLM's V2 model runner: unset VLLM_USE_V2_MODEL_RUNNER, or leave out what V2 does "
+            "not support (vLLM's warning above names it)"
+        )
+    scheduler = vllm_config.scheduler_config
+    if scheduler.async_scheduling is None:
+        scheduler.async_scheduling = True
+    elif not scheduler.async_scheduling:
+        logger.warning("Asynchronous scheduling is switched off: the GPU waits for the host in every step.")
+
+
 class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
     """vLLM calls this once, before the engine is built (`MODELS_CONFIG_MAP`)."""
 
@@ -83,8 +104,11 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
         """Fix the encoder budget and switch off what vLLM offers but cannot do for this model.
 
         Raises:
-            ValueError: an encoder budget that one engine step cannot hold, or a parallel mode nobody has validated.
+            ValueError: an encoder budget that one engine step cannot hold, a parallel mode nobody has validated, or a
+                model runner that does not serve this model.
         """
+        from vllm.platforms import current_platform
+
         model_config, scheduler = vllm_config.model_config, vllm_config.scheduler_config
         config = model_config.hf_config
         check_shared_sizes(config)
@@ -110,6 +134,8 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
                     f"{name} is {size}: T5Gemma 2 is served on one GPU an engine; use data parallelism"
                 )
         check_served_precision(vllm_config)
+        if current_platform.is_cuda():
+            require_fast_serving(vllm_config)
         # vLLM leaves an explicit enable_prefix_caching=True standing and dies at the first request:
         # cross-attention blocks cannot be shared (CrossAttentionManager).
         if vllm_config.cache_config.enable_prefix_caching:
@@ -118,3 +144,35 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
         # Encoder prompts are passed on as ids, never cached: a processor cache would only hold memory.
         if model_config.multimodal_config is not None:
             model_config.multimodal_config.mm_processor_cache_gb = 0
+        capture_encoder(vllm_config)
+
+
+ENCODER_GRAPH_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096)
+"""Tokens of the encoder's captured graphs, as far as a step can hold them. Beyond the largest it runs without one."""
+
+ENCODER_GRAPH_PROMPTS = 32
+"""Prompts of one such graph."""
+
+
+def encoder_graph_sizes(max_tokens: int) -> list[int]:
+    """The captured sizes for steps of up to `max_tokens` encoder tokens."""
+    return [size for size in ENCODER_GRAPH_TOKENS if size <= max_tokens] or [max_tokens]
+
+
+def capture_encoder(vllm_config: "VllmConfig") -> None:
+    """Switch on the encoder's CUDA graphs where the engine has graphs at all, at our sizes unless the user set some."""
+    from vllm.config.compilation import CUDAGraphMode
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cuda() or vllm_config.model_config.enforce_eager:
+        return
+    compilation, scheduler = vllm_config.compilation_config, vllm_config.scheduler_config
+    if compilation.cudagraph_mode == CUDAGraphMode.NONE:
+        return
+    compilation.cudagraph_mm_encoder = True
+    if not compilation.encoder_cudagraph_token_budgets:
+        compilation.encoder_cudagraph_token_budgets = encoder_graph_sizes(scheduler.max_num_batched_tokens)
+    if not compilation.encoder_cudagraph_max_vision_items_per_batch:
+        compilation.encoder_cudagraph_max_vision_items_per_batch = min(
+            ENCODER_GRAPH_PROMPTS, scheduler.max_num_seqs, *compilation.encoder_cudagraph_token_budgets
+        )

@@ -11,6 +11,7 @@ from vllm.model_executor.models.interfaces import EagleModelMixin
 
 from plugin.attention.merged import MergedAttention
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
+from plugin.verifier.residual_norm import norm_add_norm
 
 
 class DecoderAttention(AttentionProjections):
@@ -45,6 +46,13 @@ class DecoderAttention(AttentionProjections):
     def forward(
         self, positions: torch.Tensor, hidden_states: torch.Tensor, encoder_states: torch.Tensor | None
     ) -> torch.Tensor:
+        if self.attn.fused:  # the encoder's keys are in their pages before the decoder runs
+            qkv, _ = self.qkv_proj(hidden_states)
+            attended = self.attn.forward_projected(
+                qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm, self.k_norm
+            )
+            out, _ = self.o_proj(attended.flatten(1))
+            return out
         q, k, v = self.qkv(hidden_states, positions)
         cross_k, cross_v = (None, None) if encoder_states is None else self.cross_kv(encoder_states)
         out, _ = self.o_proj(self.attn(q, k, v, cross_k, cross_v).flatten(1))
@@ -52,7 +60,7 @@ class DecoderAttention(AttentionProjections):
 
 
 class DecoderLayer(nn.Module):
-    """`forward` keeps the residual apart so that vLLM's fused add-and-norm serves the pre-norms."""
+    """The residual is kept apart: a sublayer's norm, its addition and the next sublayer's norm are one step."""
 
     def __init__(self, config: Any, layer_idx: int, cache_config: CacheConfig, prefix: str) -> None:
         super().__init__()
@@ -65,20 +73,24 @@ class DecoderLayer(nn.Module):
         self,
         positions: torch.Tensor,
         hidden_states: torch.Tensor,
-        residual: torch.Tensor | None,
+        residual: torch.Tensor,
+        next_norm: GemmaRMSNorm,
         encoder_states: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the normed MLP branch, not yet added, and the residual that it belongs to."""
-        if residual is None:
-            residual = hidden_states
-            hidden_states = self.pre_self_attn_layernorm(hidden_states)
-        else:
-            hidden_states, residual = self.pre_self_attn_layernorm(hidden_states, residual)
-        hidden_states = self.post_self_attn_layernorm(
-            self.self_attn(positions, hidden_states, encoder_states)
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """All `[num_tokens, hidden_size]`.
+
+        Args:
+            hidden_states: the residual, normed by this layer's first norm.
+            next_norm: what norms the residual behind this layer.
+
+        Returns:
+            The new residual, normed by `next_norm`; the new residual; and the normed MLP branch that joined it.
+        """
+        attended = self.self_attn(positions, hidden_states, encoder_states)
+        hidden_states, residual, _ = norm_add_norm(
+            attended, residual, self.post_self_attn_layernorm, self.pre_feedforward_layernorm
         )
-        hidden_states, residual = self.pre_feedforward_layernorm(hidden_states, residual)
-        return self.post_feedforward_layernorm(self.mlp(hidden_states)), residual
+        return norm_add_norm(self.mlp(hidden_states), residual, self.post_feedforward_layernorm, next_norm)
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "encoder_states": 0})
@@ -115,10 +127,13 @@ class Decoder(nn.Module, EagleModelMixin):
         Returns:
             Normed states `[num_tokens, hidden_size]`; with taps also the list of tapped states, each of that shape.
         """
-        hidden_states, residual = self.embed_tokens.scaled(input_ids), None
+        residual = self.embed_tokens.scaled(input_ids)
+        hidden_states = self.layers[0].pre_self_attn_layernorm(residual)
+        next_norms = [*(layer.pre_self_attn_layernorm for layer in self.layers[1:]), self.norm]
         taps: list[torch.Tensor] = []
-        for i, layer in enumerate(self.layers):
-            hidden_states, residual = layer(positions, hidden_states, residual, encoder_states)
-            self._maybe_add_hidden_state(taps, i + 1, hidden_states, None)
-        hidden_states, _ = self.norm(hidden_states, residual)
+        for i, (layer, next_norm) in enumerate(zip(self.layers, next_norms, strict=True)):
+            hidden_states, residual, branch = layer(
+                positions, hidden_states, residual, next_norm, encoder_states
+            )
+            self._maybe_add_hidden_state(taps, i + 1, branch, None)
         return (hidden_states, taps) if taps else hidden_states

@@ -7,7 +7,7 @@ the cross K/V before `forward`, which never sees them.
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from vllm.sequence import IntermediateTensors
 
 from plugin.verifier.decoder import Decoder
 from plugin.verifier.encoder import TextEncoder
+from plugin.verifier.encoder_graphs import EncoderGraphs
 from plugin.verifier.layers import ScaledEmbedding
 from plugin.verifier.processing import T5Gemma2DummyInputs, T5Gemma2ProcessingInfo, T5Gemma2Processor
 
@@ -50,7 +51,7 @@ WEIGHTS = WeightsMapper(
 @MULTIMODAL_REGISTRY.register_processor(
     T5Gemma2Processor, info=T5Gemma2ProcessingInfo, dummy_inputs=T5Gemma2DummyInputs
 )
-class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEagle3):
+class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEagle3, EncoderGraphs):
     """The verifier. `model` is the decoder, because vLLM looks for the taps and the embedding at `<model>.model`."""
 
     packed_modules_mapping: ClassVar = {
@@ -87,23 +88,13 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
 
         return T5Gemma2ModelState
 
-    def write_cross_kv(self, encoder_states: torch.Tensor, attn_metadata: dict[str, Any]) -> None:
-        """Store every layer's cross keys and values of the prompts admitted in this step.
-
-        Args:
-            encoder_states: `[num_encoder_tokens, hidden_size]`, in batch order.
-            attn_metadata: the step's metadata by layer name.
-        """
-        for layer in self.model.layers:
-            attn = layer.self_attn
-            attn.attn.write_cross(attn_metadata[attn.attn.cross_name], *attn.cross_kv(encoder_states))
-
     def embed_multimodal(self, **kwargs: object) -> list[torch.Tensor]:
         """Run the encoder over `text`, a list of id tensors `[length]` (or one `[num_prompts, length]`)."""
         prompts = kwargs.get("text")
         if prompts is None:
             return []
-        return self.encoder([prompt.flatten() for prompt in prompts])  # type: ignore[attr-defined]
+        states = self.encoder_eager_forward(kwargs)
+        return list(states.split([prompt.shape[-1] for prompt in prompts]))  # type: ignore[attr-defined]
 
     def embed_input_ids(
         self,

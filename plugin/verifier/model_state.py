@@ -3,36 +3,135 @@ step is the same for fresh and running requests.
 
 vLLM's own encoder-decoder state hands the encoder's outputs to the decoder, which then has to run eagerly in every step
 that admits a request. Here the outputs go straight into the cross pages of all layers; the decoder sees them only
-through its pages and may run compiled.
+through its pages and may replay its graphs.
 """
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from vllm.v1.kv_cache_interface import CrossAttentionSpec
+from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
+
+from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.processing import MODALITY
 
 
 class T5Gemma2ModelState(EncoderDecoderModelState):
-    """Chosen by `T5Gemma2ForConditionalGeneration.get_model_state_cls`."""
+    """Chosen by `T5Gemma2ForConditionalGeneration.get_model_state_cls`.
+
+    vLLM's own finds every request's encoder length anew in every step, in a Python loop and a new pinned buffer. It
+    never changes: here it is kept by request slot, written when the request is added, gathered on the device.
+    """
+
+    cross_kv_before_decoder = True
+    """Read by `plugin.vllm_hooks.v2_runner`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        from plugin.vllm_hooks.v2_runner import compiled_decoder_beside_encoder_inputs
+        self.cross_kv = CrossKV(self.model.model)
+        self._encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
+        self._batch: Any = None
+        self._block_tables: tuple[torch.Tensor, ...] = ()
+        self._cross_group = 0
 
-        compiled_decoder_beside_encoder_inputs()
-        self.encoder_outputs: list[torch.Tensor]
-        self._attn_metadata: dict[str, Any] = {}
+    def initialize_kv_cache(self, kv_cache_config: Any, block_tables: Any) -> None:
+        super().initialize_kv_cache(kv_cache_config, block_tables)
+        groups = [
+            i
+            for i, group in enumerate(kv_cache_config.kv_cache_groups)
+            if self.cross_kv.layers[0].attn.cross_name in group.layer_names
+        ]
+        self._cross_group = groups[0]
+        missing = {layer.attn.cross_name for layer in self.cross_kv.layers}.difference(
+            kv_cache_config.kv_cache_groups[self._cross_group].layer_names
+        )
+        if missing:
+            raise RuntimeError(f"the cross caches are in more than one group: {sorted(missing)[:3]}")
+        self.cross_kv.bind()
 
-    def prepare_attn(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        self._attn_metadata = super().prepare_attn(*args, **kwargs)
-        return self._attn_metadata
+    def add_request(self, req_index: int, new_req_data: Any) -> None:
+        super().add_request(req_index, new_req_data)
+        self._encoder_lens.np[req_index] = sum(
+            feature.mm_position.get_num_embeds() for feature in new_req_data.mm_features
+        )
 
-    def prepare_inputs_embeds(self, *args: Any, **kwargs: Any) -> None:
+    def apply_staged_writes(self) -> None:
+        super().apply_staged_writes()
+        self._encoder_lens.copy_to_uva()
+
+    def prepare_attn(
+        self,
+        input_batch: Any,
+        cudagraph_mode: Any,
+        block_tables: tuple[torch.Tensor, ...],
+        slot_mappings: torch.Tensor,
+        attn_groups: Any,
+        kv_cache_config: Any,
+        for_capture: bool = False,
+        ubatch_idx: int = 0,
+    ) -> dict[str, Any]:
+        self._batch, self._block_tables = input_batch, block_tables
+        if input_batch.max_query_len is not None:
+            # A graph that must serve longer queries than it is captured with; vLLM's own state would capture it for
+            # the dummy batch's.
+            longest = np.array([input_batch.max_query_len], dtype=np.int32)
+            input_batch = replace(input_batch, num_scheduled_tokens=longest)
+        return super().prepare_attn(
+            input_batch, cudagraph_mode, block_tables, slot_mappings, attn_groups, kv_cache_config, for_capture,
+            ubatch_idx,
+        )  # fmt: skip
+
+    def _get_encoder_seq_lens(
+        self, req_ids: list[str], attn_groups: Any, for_capture: bool, num_reqs: int
+    ) -> dict[int, tuple[torch.Tensor, np.ndarray]]:
+        """Encoder lengths of the batch, `[num_reqs]` on the device (always in the same buffer) and on the host."""
+        on_device, on_host = self.encoder_seq_lens_gpu[:num_reqs], np.zeros(num_reqs, dtype=np.int32)
+        if for_capture:
+            on_host[:] = self.max_encoder_len
+            on_device.fill_(self.max_encoder_len)
+        elif req_ids[0] in self.encoder_cache.mm_features:
+            slots, num_real = self._batch.idx_mapping, self._batch.num_reqs
+            on_host[:num_real] = self._encoder_lens.np[self._batch.idx_mapping_np]
+            torch.index_select(self._encoder_lens.gpu, 0, slots, out=on_device[:num_real])
+            if num_real < num_reqs:
+                on_device[num_real:].zero_()
+        else:  # a dummy batch, whose slots belong to others
+            on_device.zero_()
+        return {
+            i: (on_device, on_host)
+            for i, groups in enumerate(attn_groups)
+            if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups)
+        }
+
+    def prepare_inputs_embeds(
+        self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
+    ) -> None:
         """Run the encoder over the admitted prompts and store their cross K/V.
 
-        vLLM calls this after `prepare_attn` of the same step, whose metadata holds the slots.
+        vLLM calls this after `prepare_attn` of the same step, which has the block tables.
         """
-        super().prepare_inputs_embeds(*args, **kwargs)
-        if self.encoder_outputs:
-            self.model.write_cross_kv(torch.cat(self.encoder_outputs), self._attn_metadata)
-            self.encoder_outputs = []
+        if not scheduled_encoder_inputs:
+            return
+        rows, prompts = [], []
+        for row, req_id in enumerate(input_batch.req_ids):
+            for i in scheduled_encoder_inputs.get(req_id, ()):
+                rows.append(row)
+                prompts.append(self.encoder_cache.mm_features[req_id][i].data[MODALITY].data)
+        with self.encoder_runner.timed_encoder_operation(scheduled_encoder_inputs.keys()):
+            states = self._encode(prompts)
+            self.cross_kv.write(
+                torch.cat(states), [len(s) for s in states], rows, self._block_tables[self._cross_group]
+            )
+
+    def _encode(self, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Encoder states `[length, hidden_size]` of each prompt, through the captured graphs where there are any.
+
+        vLLM's runner would first send each prompt's ids to the device on its own.
+        """
+        manager = self.encoder_runner.cudagraph_manager
+        if manager is not None and manager.is_captured():
+            return list(manager.execute({MODALITY: prompts}))
+        return list(self.model.embed_multimodal(**{MODALITY: prompts}))

@@ -39,3 +39,6 @@ def install() -> None:
         from plugin.vllm_hooks import v2_runner
 
         v2_runner.dspark_speculator()
+        v2_runner.compiled_decoder_beside_encoder_inputs()
+        v2_runner.first_token_as_decode()
+        v2_runner.mixed_decode_graphs()

@@ -3,24 +3,26 @@
 import sys
 from typing import Any
 
-from plugin.vllm_hooks.hook import replace
+from plugin.vllm_hooks.hook import HookError, replace
+
+
+def _cross_kv_before_decoder(runner: Any) -> bool:
+    """Whether the runner's model state writes the cross K/V before the decoder runs."""
+    return getattr(runner.model_state, "cross_kv_before_decoder", False)
 
 
 def compiled_decoder_beside_encoder_inputs() -> None:
     """The V2 runner runs the decoder of an encoder-decoder model eagerly in every step that admits a request, since the
-    encoder's outputs arrive in the decoder's forward. Ours are in the pages by then (`plugin.verifier.model_state`), so
-    the step may run the compiled decoder (not its graphs, which vLLM keeps for steps without prefills). Called when
-    that state is made, in the worker.
+    encoder's outputs arrive in the decoder's forward. A model state with `cross_kv_before_decoder` has them in the
+    pages by then, so the step may run the compiled decoder and its graphs.
 
     Unnecessary once the runner asks the model state whether such a step has to be eager.
     """
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
-    from plugin.verifier.model_state import T5Gemma2ModelState
-
     def make(stock: Any) -> Any:
         def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(self.model_state, T5Gemma2ModelState):
+            if not _cross_kv_before_decoder(self):
                 return stock(self, *args, **kwargs)
             self.is_encoder_decoder = False
             try:
@@ -42,6 +44,86 @@ def compiled_decoder_beside_encoder_inputs() -> None:
         "randomize_inputs",
     )
     replace(GPUModelRunner, "execute_model", parameters, make)
+
+
+def first_token_as_decode() -> None:
+    """The V2 runner lets a prefill of one token replay a decode graph only where tokens were computed before it. The
+    decoder's start token has none, but with `cross_kv_before_decoder` all that it reads is in the pages when the graph
+    replays: nothing sets it apart from a running request.
+
+    Unnecessary once the runner asks the model state which prefills run as decodes.
+    """
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+    from vllm.v1.worker.utils import get_uniform_decode_token_count
+
+    def make(stock: Any) -> Any:
+        def gather_batch_req_state(self: Any, scheduler_output: Any, dummy_run: bool) -> Any:
+            state, uniform = stock(self, scheduler_output, dummy_run)
+            manager = self.cudagraph_manager
+            if manager is not None:
+                manager.longest_query = None
+            if state is None or not state.has_prefill or not _cross_kv_before_decoder(self):
+                return state, uniform
+            new_tokens = state.num_scheduled_tokens
+            if state.num_draft_tokens_np is not None:
+                new_tokens = new_tokens - state.num_draft_tokens_np
+            as_decode = state.is_prefilling_np & (new_tokens == 1)
+            eligible = bool((as_decode | ~state.is_prefilling_np).all())
+            state = state._replace(prefill_runs_as_decode_np=as_decode, decode_graph_eligible=eligible)
+            longest = max(scheduler_output.num_scheduled_tokens.values())
+            if manager is not None and eligible:
+                manager.longest_query = longest
+            return state, get_uniform_decode_token_count(
+                len(state.req_ids), state.num_tokens, longest, eligible
+            )
+
+        return gather_batch_req_state
+
+    replace(GPUModelRunner, "gather_batch_req_state", ("self", "scheduler_output", "dummy_run"), make)
+
+
+def mixed_decode_graphs() -> None:
+    """Beside running requests with K drafts a joining one has one token. The V2 runner captures graphs for such
+    mixtures for adaptive verification alone, and gives no bound of the query length to a step with prefills. Ours
+    captures some beside the uniform ones and passes on the bound that `first_token_as_decode` found.
+
+    Unnecessary once the runner captures both kinds and bounds steps whose prefills run as decodes.
+    """
+    from vllm.v1.worker.gpu import model_runner
+
+    from plugin.verifier.decode_graphs import DecodeGraphManager
+
+    def make(stock: Any) -> Any:
+        def dispatch_cg_and_sync_dp(
+            cudagraph_manager: Any, *args: Any, max_query_len: int | None = None, **kwargs: Any
+        ) -> Any:
+            if max_query_len is None:
+                max_query_len = getattr(cudagraph_manager, "longest_query", None)
+            return stock(cudagraph_manager, *args, max_query_len=max_query_len, **kwargs)
+
+        return dispatch_cg_and_sync_dp
+
+    if not hasattr(model_runner, "ModelCudaGraphManager"):
+        raise HookError(
+            "vllm.v1.worker.gpu.model_runner has no ModelCudaGraphManager any more: see plugin/vllm_hooks"
+        )
+    model_runner.ModelCudaGraphManager = DecodeGraphManager
+    parameters = (
+        "cudagraph_manager",
+        "num_reqs",
+        "num_tokens",
+        "uniform_token_count",
+        "dp_size",
+        "dp_rank",
+        "max_query_len",
+        "need_eager",
+        "num_active_loras",
+        "parallel_config",
+        "allow_ubatching",
+        "uniform_decode",
+        "dp_sync_state",
+    )
+    replace(model_runner, "dispatch_cg_and_sync_dp", parameters, make)
 
 
 def dspark_speculator() -> None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 
 from plugin.attention.launch_shape import LaunchShape
-from plugin.attention.norm_rope import norm_rope_write
 from plugin.attention.paged_batch import (
     LAYOUTS,
     BatchSpec,
@@ -22,7 +21,8 @@ from plugin.attention.paged_batch import (
     naive_reference,
 )
 from plugin.attention.torch_paged import Pages, write_pages
-from plugin.attention.triton_kernel import merged_attention, write_kv
+from plugin.attention.torch_paged import merged_attention as paged_attention
+from plugin.attention.triton_kernel import _finished, merged_attention, write_kv
 
 TINY = BatchSpec(
     (), (), (), num_heads=4, num_kv_heads=2, head_dim=32, self_page=16, cross_page=32, dtype=torch.float32
@@ -31,8 +31,15 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 SCALE = 0.3
 
 
-def launch(splits: int, block_m: int = 16, block_n: int = 16, row_blocks: int = 1) -> LaunchShape:
-    return LaunchShape(block_m, block_n, 4, 2, splits, row_blocks)
+def launch(
+    splits: int,
+    block_m: int = 16,
+    block_n: int = 16,
+    row_blocks: int = 1,
+    split_tokens: int = 1,
+    fused: bool = False,
+) -> LaunchShape:
+    return LaunchShape(block_m, block_n, 4, 2, splits, row_blocks, split_tokens, fused)
 
 
 def batch(query_lens: list[int], self_lens: list[int], cross_lens: list[int], **shape: object) -> BatchSpec:
@@ -63,6 +70,22 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     "window wider than the sequence": (batch([2], [20], [10]), 512, launch(1)),
     "window over one split and another": (batch([8], [60], [40]), 20, launch(4)),
     "splits than tiles more": (batch([1, 1], [3, 40], [2, 20]), None, launch(8)),
+    "one live split of eight": (batch([4, 1], [20, 9], [9, 17]), None, launch(8, split_tokens=32)),
+    "one, two and five live splits": (
+        batch([1, 4, 4], [3, 37, 100], [16, 30, 70]),
+        None,
+        launch(8, split_tokens=32),
+    ),
+    "mixed query lengths, padded requests": (
+        batch([1, 4, 1, 4, 0, 0], [1, 4, 33, 90, 0, 0], [30, 2, 4, 60, 0, 0], padding=6),
+        None,
+        launch(6, split_tokens=16),
+    ),
+    "mixed query lengths under a window": (
+        batch([1, 4, 1, 4], [1, 4, 60, 90], [30, 2, 4, 60]),
+        18,
+        launch(6, split_tokens=16),
+    ),
     "split in the middle of the self part": (batch([1], [100], [20]), None, launch(3)),
     "encoder lengths at the edges of pages": (
         batch([1, 1, 1, 1], [1, 16, 17, 32], [15, 16, 31, 33]),
@@ -77,6 +100,7 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     ),
     "a query without any key": (batch([1, 1], [0, 9], [0, 9]), None, launch(1)),
     "a query without any key, split": (batch([1, 1], [0, 9], [0, 9]), None, launch(2)),
+    "all keys in the cross cache": (batch([4, 4, 4], [0, 0, 0], [20, 9, 70]), None, launch(3)),
     "tiles wider than pages": (batch([1, 2], [70, 33], [70, 33]), None, launch(2, block_n=64)),
     "group of 1": (batch([3, 1], [20, 9], [9, 17], num_heads=2), None, launch(2)),
     "group of 3": (batch([3, 1], [20, 9], [9, 17], num_heads=3, num_kv_heads=1), 5, launch(2)),
@@ -90,13 +114,19 @@ CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
 }
 
 
+# Every case with several splits again with the join in the same launch.
+CASES |= {
+    f"{name}, joined by the last": (spec, window, replace(shape, fused=True))
+    for name, (spec, window, shape) in CASES.items()
+    if shape is not None and shape.splits > 1
+}
+
+
 def attend(inputs: PagedBatch, window: int | None, shape: LaunchShape | None) -> torch.Tensor:
     """The kernel's output; rows that it must not touch keep their 7."""
     out = torch.full_like(inputs.q, 7.0)
-    mine, theirs = inputs.self_pages, inputs.cross_pages
     merged_attention(
-        inputs.q, inputs.query_start, max(inputs.spec.query_lens),
-        mine.cache, mine.block_table, mine.seq_lens, theirs.cache, theirs.block_table, theirs.seq_lens,
+        inputs.q, inputs.query_start, max(inputs.spec.query_lens), inputs.self_pages, inputs.cross_pages,
         window, SCALE, out, launch=shape,
     )  # fmt: skip
     return out
@@ -106,6 +136,18 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     """|got - want| / |want| in float64 over all elements; NaN where got holds one."""
     want = want.to(got.device).double()
     return float((got.double() - want).norm() / want.norm())
+
+
+def float64_reference(inputs: PagedBatch, window: int | None) -> torch.Tensor:
+    """The whole batch by `torch_paged` in float64."""
+
+    def wide(pages: Pages) -> Pages:
+        return replace(pages, cache=pages.cache.double())
+
+    return paged_attention(
+        inputs.q.double(), inputs.query_start, max(inputs.spec.query_lens), wide(inputs.self_pages),
+        wide(inputs.cross_pages), window, SCALE,
+    )  # fmt: skip
 
 
 def attention_error(name: str, device: str) -> float:
@@ -120,6 +162,39 @@ def attention_error(name: str, device: str) -> float:
     seeing = [r for r, n in enumerate(spec.query_lens) if n and (spec.self_lens[r] or spec.cross_lens[r])]
     want[_tokens_of(spec, seeing)] = naive_reference(inputs, window, SCALE, seeing)
     return relative_error(got[:num_tokens], want)
+
+
+def unfinished(device: str) -> int:
+    """What is left in the counters of finished splits: each launch must leave zeros for the next."""
+    return int(_finished(torch.device(device)).abs().sum())
+
+
+# Name: one launch that serves requests of very different lengths.
+SHARED = {
+    "joined by the last": launch(6, block_m=32, split_tokens=16, fused=True),
+    "joined by a launch": launch(6, block_m=32, split_tokens=16),
+}
+
+
+def others_difference(name: str, device: str) -> float:
+    """How far a request's result moves when the other requests of its batch have other lengths: not at all."""
+    spec = batch([4, 4, 1], [37, 60, 20], [40, 70, 33])
+    inputs = make_batch(spec, device)
+    first = attend(inputs, 18, SHARED[name])[:4]
+    for self_lens, cross_lens in (([37, 4, 1], [40, 1, 1]), ([37, 0, 0], [40, 0, 0])):
+        changed = replace(
+            inputs,
+            self_pages=replace(
+                inputs.self_pages, seq_lens=torch.tensor(self_lens, dtype=torch.int32, device=device)
+            ),
+            cross_pages=replace(
+                inputs.cross_pages, seq_lens=torch.tensor(cross_lens, dtype=torch.int32, device=device)
+            ),
+        )
+        again = attend(changed, 18, SHARED[name])[:4]
+        if not torch.equal(first, again):
+            return float((first - again).abs().max()) or float("nan")
+    return 0.0
 
 
 def _tokens_of(spec: BatchSpec, requests: list[int]) -> list[int]:
@@ -161,43 +236,15 @@ def control_error(name: str, device: str) -> float:
     return relative_error(attend(broken, window, launch(2)), naive_reference(inputs, 3, SCALE, [0, 1]))
 
 
-def _rotated_norm(
-    x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-) -> torch.Tensor:
-    x = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * (1 + weight)
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
-
-
-def norm_rope_error(layout: str, device: str) -> float:
-    """`norm_rope_write` against the same in float64, queries and pages together; one token of seven is padding."""
-    torch.manual_seed(0)
-    heads, kv_heads, dim, tokens, page = 3, 2, 32, 7, 16
-    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=device)
-    q_weight, k_weight = torch.randn(2, dim, device=device)
-    cos_sin = torch.randn(50, dim, device=device)
-    positions = torch.randint(0, 50, (tokens,), device=device)
-    slots = torch.randperm(3 * page, device=device)[:tokens]
-    slots[4] = -1
-    cache = allocate_cache(3, kv_heads, page, dim, layout, torch.float32, device)
-    want_cache = cache.double()
-    q_out = torch.empty(tokens, heads, dim, device=device)
-    norm_rope_write(qkv, q_out, cache, slots, positions, cos_sin, q_weight, k_weight, 1e-6)
-    q, k, v = qkv.double().unflatten(-1, (-1, dim)).split([heads, kv_heads, kv_heads], dim=1)
-    cos, sin = cos_sin.double()[positions][:, None].chunk(2, dim=-1)
-    write_pages(want_cache, slots, _rotated_norm(k, k_weight.double(), cos, sin), v)
-    want_q = _rotated_norm(q, q_weight.double(), cos, sin)
-    return relative_error(q_out, want_q) + relative_error(cache, want_cache)
-
-
 def main() -> None:
     """Print one JSON object: the error of each case, control and write."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     json.dump(
         {
             "cases": {name: attention_error(name, device) for name in CASES},
+            "unfinished": unfinished(device),
+            "others": {name: others_difference(name, device) for name in SHARED},
             "controls": {name: control_error(name, device) for name in CONTROLS},
-            "norm_rope": {layout: norm_rope_error(layout, device) for layout in LAYOUTS},
             "writes": {layout: write_difference(layout, device, torch.float32) for layout in LAYOUTS},
         },
         sys.stdout,

@@ -25,7 +25,8 @@ def test_each_prompt_attends_to_itself_only(window, chunk, monkeypatch):
     torch.manual_seed(0)
     lengths = [1, 3, 4, 5, 8, 9, 17]
     q, k, v = (torch.randn(sum(lengths), heads, 8) for heads in (4, 2, 2))
-    got = bidirectional_attention(q, k, v, lengths, window, 0.4).split(lengths)
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    got = bidirectional_attention(q, k, v, starts, max(lengths), window, 0.4).split(lengths)
     for out, qs, ks, vs in zip(got, q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
         scores = torch.einsum("qhd,khd->hqk", qs, ks.repeat_interleave(2, dim=1)) * 0.4
         if window is not None:
@@ -40,6 +41,7 @@ def test_control_a_window_off_by_one_is_seen():
     """C01, negative control: one more key on a side changes the output."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(20, heads, 8) for heads in (4, 2, 2))
-    right = bidirectional_attention(q, k, v, [20], 8, 0.4)
+    starts = torch.tensor([0, 20])
+    right = bidirectional_attention(q, k, v, starts, 20, 8, 0.4)
     for wrong in (7, 9, 16):
-        assert (bidirectional_attention(q, k, v, [20], wrong, 0.4) - right).abs().max() > 1e-2
+        assert (bidirectional_attention(q, k, v, starts, 20, wrong, 0.4) - right).abs().max() > 1e-2

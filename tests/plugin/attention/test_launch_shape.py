@@ -38,7 +38,7 @@ def test_every_row_is_covered_and_every_constant_serves_triton(
 
 
 def test_a_long_lonely_request_is_split_over_the_device():
-    assert choose_launch_shape(4, 1, 1, 2, 8193, SMS).splits == MAX_SPLITS
+    assert choose_launch_shape(4, 1, 1, 2, 10**5, SMS).splits == MAX_SPLITS
 
 
 def test_a_batch_that_fills_the_device_is_not_split():
@@ -46,7 +46,13 @@ def test_a_batch_that_fills_the_device_is_not_split():
 
 
 def test_a_short_request_is_not_split_finer_than_its_keys():
-    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 3
+    assert choose_launch_shape(4, 1, 1, 2, 200, SMS).splits == 3
+    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 1
+
+
+@pytest.mark.parametrize(("requests", "fused"), [(1, False), (64, True)])
+def test_few_splits_are_joined_where_they_are_attended(requests, fused):
+    assert choose_launch_shape(32, requests, 1, 2, 3072, SMS).fused == fused
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,47 @@
 """The Triton kernel against the naive reference: by Triton's interpreter everywhere, on the device with `-m gpu`."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from plugin.attention.paged_batch import LAYOUTS, BatchSpec, PagedBatch, make_batch
-from plugin.attention.torch_paged import Pages
-from plugin.attention.torch_paged import merged_attention as paged_attention
-from plugin.attention.triton_kernel import merged_attention, write_kv
+from plugin.attention.triton_kernel import launch_for, merged_attention, write_kv
+from tests.plugin.attention.interpreted import interpreted_errors
 from tests.plugin.attention.kernel_cases import (
     CASES,
     CONTROLS,
-    SCALE,
+    SHARED,
     TOLERANCE,
     attend,
     attention_error,
     batch,
     control_error,
-    norm_rope_error,
+    float64_reference,
+    others_difference,
     relative_error,
+    unfinished,
     write_difference,
 )
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict[str, float]]:
-    """Errors of all cases, from a process of their own: this one must not see Triton in its interpreter mode."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.plugin.attention.kernel_cases"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return interpreted_errors("tests.plugin.attention.kernel_cases")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_naive_reference(interpreted, name):
     assert interpreted["cases"][name] < TOLERANCE[CASES[name][0].dtype]
+
+
+def test_counters_of_finished_splits_are_zero_after_every_launch(interpreted):
+    assert interpreted["unfinished"] == 0
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_request_rounds_the_same_whatever_the_others_lengths_are(interpreted, name):
+    assert interpreted["others"][name] == 0.0
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -57,18 +54,13 @@ def test_writes_what_the_torch_version_writes(interpreted, layout):
     assert interpreted["writes"][layout] == 0.0
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_norm_rotation_and_write_in_one(interpreted, layout):
-    assert interpreted["norm_rope"][layout] < 1e-6
-
-
 def _call(inputs: PagedBatch, **changed: object) -> None:
-    mine, theirs = inputs.self_pages, inputs.cross_pages
+    for name in ("self", "cross"):
+        if (cache := changed.pop(f"{name}_cache", None)) is not None:
+            changed[f"{name}_pages"] = replace(getattr(inputs, f"{name}_pages"), cache=cache)
     arguments = {
-        "q": inputs.q, "query_start": inputs.query_start, "max_query_len": 1,
-        "self_cache": mine.cache, "self_block_table": mine.block_table, "self_seq_lens": mine.seq_lens,
-        "cross_cache": theirs.cache, "cross_block_table": theirs.block_table, "cross_seq_lens": theirs.seq_lens,
-        "window": None, "scale": 1.0, "out": torch.empty_like(inputs.q),
+        "q": inputs.q, "query_start": inputs.query_start, "max_query_len": 1, "self_pages": inputs.self_pages,
+        "cross_pages": inputs.cross_pages, "window": None, "scale": 1.0, "out": torch.empty_like(inputs.q),
     }  # fmt: skip
     merged_attention(**{**arguments, **changed})
 
@@ -94,6 +86,14 @@ def test_write_refuses_slots_of_another_length():
         write_kv(torch.zeros(2, 2, 16, 64), torch.zeros(2, dtype=torch.long), k, k)
 
 
+@pytest.mark.parametrize("invariant", ["0", "1"])
+def test_under_batch_invariance_the_launch_is_that_of_a_request_alone(monkeypatch, invariant):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
+    inputs = make_batch(replace(batch([1], [3], [3]), table_tokens=9000), "cpu")
+    alone, among = (launch_for(inputs.q, n, 8, inputs.self_pages, inputs.cross_pages, None) for n in (1, 64))
+    assert (alone == among) == (invariant == "1")
+
+
 # On the device
 
 
@@ -101,6 +101,13 @@ def test_write_refuses_slots_of_another_length():
 @pytest.mark.parametrize("name", CASES)
 def test_gpu_equals_the_naive_reference(name):
     assert attention_error(name, "cuda") < TOLERANCE[CASES[name][0].dtype]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SHARED)
+def test_gpu_a_request_rounds_the_same_whatever_the_others_lengths_are(name):
+    assert others_difference(name, "cuda") == 0.0
+    assert unfinished("cuda") == 0
 
 
 @pytest.mark.gpu
@@ -116,25 +123,9 @@ def test_gpu_writes_what_the_torch_version_writes(layout, dtype):
     assert write_difference(layout, "cuda", dtype) == 0.0
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gpu_norm_rotation_and_write_in_one(layout):
-    assert norm_rope_error(layout, "cuda") < 1e-6
-
-
 # 1B's shape: 4 query heads, 1 KV head, head_dim 256; lengths of a real batch.
 LONG = BatchSpec((1, 1, 8, 1), (900, 33, 1000, 1), (2048, 5, 64, 1500))
 HEADS = [(4, 1, 256), (8, 4, 256), (8, 1, 128), (6, 2, 64)]
-
-
-def _float64_reference(inputs: PagedBatch, window: int | None) -> torch.Tensor:
-    def wide(pages: Pages) -> Pages:
-        return replace(pages, cache=pages.cache.double())
-
-    return paged_attention(
-        inputs.q.double(), inputs.query_start, max(inputs.spec.query_lens), wide(inputs.self_pages),
-        wide(inputs.cross_pages), window, SCALE,
-    )  # fmt: skip
 
 
 @pytest.mark.gpu
@@ -144,43 +135,4 @@ def _float64_reference(inputs: PagedBatch, window: int | None) -> torch.Tensor:
 def test_gpu_real_lengths(heads, kv_heads, dim, dtype, window):
     spec = replace(LONG, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype)
     inputs = make_batch(spec, "cuda")
-    assert relative_error(attend(inputs, window, None), _float64_reference(inputs, window)) < TOLERANCE[dtype]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("query_len", [1, 4, 8, 16])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_gpu_graph_replays_with_other_lengths_and_tables(query_len, dtype):
-    """Captured once with the longest lengths, replayed with shorter ones, other pages and padded requests."""
-    shape = replace(LONG, dtype=dtype)
-    captured = make_batch(
-        replace(shape, query_lens=(query_len,) * 4, self_lens=(600,) * 4, cross_lens=(2048,) * 4), "cuda"
-    )
-    mine, theirs = captured.self_pages, captured.cross_pages
-    out = torch.empty_like(captured.q)
-
-    def call() -> None:
-        merged_attention(
-            captured.q, captured.query_start, query_len, mine.cache, mine.block_table, mine.seq_lens,
-            theirs.cache, theirs.block_table, theirs.seq_lens, 512, SCALE, out, max_self_len=10**6, max_cross_len=10**6,
-        )  # fmt: skip
-
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    mine.block_table.copy_(mine.block_table.flip(0))
-    theirs.block_table.copy_(theirs.block_table.roll(1, 0))
-    captured.query_start.copy_(torch.tensor([0, 1, 2, 2, 2]) * query_len)
-    mine.seq_lens.copy_(torch.tensor([query_len, 517, 0, 0]))
-    theirs.seq_lens.copy_(torch.tensor([2011, 3, 0, 0]))
-    captured.q.normal_()
-    graph.replay()
-    replayed = out.clone()
-    out.zero_()
-    call()
-    used = 2 * query_len
-    assert torch.equal(replayed[:used], out[:used])
-    now = replace(captured, spec=replace(captured.spec, query_lens=(query_len, query_len, 0, 0)))
-    assert relative_error(out[:used], _float64_reference(now, 512)[:used]) < TOLERANCE[dtype]
+    assert relative_error(attend(inputs, window, None), float64_reference(inputs, window)) < TOLERANCE[dtype]

@@ -2,7 +2,7 @@
 
 import torch
 
-from plugin.drafts.backbone import normalize_context_k
+from plugin.drafts.backbone import normalize_context_k, shared_slots
 
 
 def context_keys():
@@ -31,3 +31,12 @@ def test_control_the_stock_kernel_uses_layer_0s_weight_on_the_cpu():
     want = normalize_context_k(keys, weights, 1e-6)
     torch.testing.assert_close(got[0], want[0])
     assert (got[1:] - want[1:]).abs().max() > 0.1
+
+
+def test_slots_given_for_each_layer_are_shared_when_they_are_one_buffers():
+    buffers = torch.arange(10).view(2, 5)
+    assert shared_slots(buffers[0]) is not None
+    assert torch.equal(shared_slots([buffers[0][:3], buffers[0][:3]]), buffers[0][:3])
+    assert shared_slots([buffers[0], buffers[1]]) is None
+    assert shared_slots([None, buffers[1]]) is None
+    assert shared_slots(None) is None

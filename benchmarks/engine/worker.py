@@ -1,0 +1,133 @@
+"""What is measured inside vLLM's worker: each function takes the worker and travels there by `collective_rpc`.
+
+Graphs are those of the V2 runner; without a GPU or without graphs the answers are empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+LOOPS, REPLAYS = 5, 50
+PROFILES, PROFILED_REPLAYS = 3, 20
+_PROFILER = "_benchmark_profiler"
+
+
+def bandwidth(worker: Any) -> float:
+    """Bytes read plus written a second by a large device-to-device copy; 0 without a GPU."""
+    from benchmarks.attention.timing import copy_bandwidth
+
+    return copy_bandwidth(2.0) if torch.cuda.is_available() else 0.0
+
+
+def graph_seconds(worker: Any, batch: int, query_len: int) -> dict[str, list[float]]:
+    """GPU seconds of a replay of the captured "verify" and "draft" steps of `batch` requests, one value a loop.
+
+    Args:
+        worker: vLLM's worker.
+        batch: requests of the step.
+        query_len: tokens a request: 1, or 1 + K with a draft.
+    """
+    found = {}
+    for name, graph in _graphs(worker, batch, query_len).items():
+        for _ in range(20):
+            graph.replay()
+        seconds = []
+        for _ in range(LOOPS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(REPLAYS):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            seconds.append(start.elapsed_time(end) / 1e3 / REPLAYS)
+        found[name] = seconds
+    return found
+
+
+def attention_us(worker: Any, batch: int, query_len: int) -> dict[str, list[float]]:
+    """Microseconds a layer of each of the plugin's attention kernels in the verify step, one value a loop.
+
+    The lengths are those of the last run, which the graph's buffers still hold.
+    """
+    graph = _graphs(worker, batch, query_len).get("verify")
+    if graph is None:
+        return {}
+    ours = plugin_kernels()
+    layers = int(worker.model_runner.model_config.hf_config.decoder.num_hidden_layers)
+    graph.replay()
+    torch.cuda.synchronize()
+    found: dict[str, list[float]] = {}
+    for loop in range(PROFILES):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            for _ in range(PROFILED_REPLAYS):
+                graph.replay()
+            torch.cuda.synchronize()
+        for name, us in _kernel_us(profiler).items():
+            kernel = max((one for one in ours if one in name), key=len, default=None)
+            if kernel is not None:
+                values = found.setdefault(kernel, [0.0] * PROFILES)
+                values[loop] += us / PROFILED_REPLAYS / layers
+    return found
+
+
+def start_profile(worker: Any) -> None:
+    """Begin to record GPU kernels; `stop_profile` ends it. Nothing without a GPU."""
+    if not torch.cuda.is_available():
+        return
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    profiler.start()
+    setattr(worker, _PROFILER, profiler)
+
+
+def stop_profile(worker: Any) -> dict[str, float]:
+    """Microseconds by kernel since `start_profile`; empty without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
+    torch.cuda.synchronize()
+    profiler = getattr(worker, _PROFILER)
+    profiler.stop()
+    return _kernel_us(profiler)
+
+
+def plugin_kernels() -> list[str]:
+    """Names of the plugin's Triton kernels that compute attention: neither the page writes nor the norms.
+
+    They are looked up, not listed, so that a kernel that is renamed or split is still counted.
+    """
+    import importlib
+    import pkgutil
+
+    from triton.runtime.jit import JITFunction
+
+    import plugin.attention
+
+    names = set()
+    for found in pkgutil.iter_modules(plugin.attention.__path__, "plugin.attention."):
+        for name, value in vars(importlib.import_module(found.name)).items():
+            if isinstance(value, JITFunction) and not name.startswith("_"):
+                names.add(value.__name__)
+    return sorted(name for name in names if any(part in name for part in ("attend", "join", "merged")))
+
+
+def _kernel_us(profiler: Any) -> dict[str, float]:
+    averages = profiler.key_averages()
+    return {e.key: float(e.self_device_time_total) for e in averages if e.self_device_time_total > 0}
+
+
+def _graphs(worker: Any, batch: int, query_len: int) -> dict[str, Any]:
+    """The captured graphs that a step of `batch` requests with `query_len` tokens each replays."""
+    runner = worker.model_runner
+    managers = {"verify": (getattr(runner, "cudagraph_manager", None), query_len)}
+    speculator = getattr(runner, "speculator", None)
+    if speculator is not None:
+        managers["draft"] = (speculator.query_cudagraph_manager, speculator.num_query_per_req)
+    found = {}
+    for name, (manager, length) in managers.items():
+        if manager is None:
+            continue
+        chosen = manager.dispatch(batch, batch * length, length, 0, max_query_len=length)
+        if chosen in manager.graphs:
+            found[name] = manager.graphs[chosen]
+    return found

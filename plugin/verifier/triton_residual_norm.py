@@ -1,0 +1,58 @@
+"""The GPU program of `residual_norm.py`, and its launch."""
+
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: N803
+
+import torch
+import triton
+import triton.language as tl
+
+from plugin.attention.launch_shape import power_of_two
+from plugin.attention.triton_kernel import launches_overlap
+
+
+@triton.jit
+def norm_add_norm_kernel(
+    p_x, p_residual, p_weight, p_next_weight, p_out, p_sum, p_branch, eps, stride_x, stride_residual,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One token; grid `(num_tokens,)`. Rounds where `GemmaRMSNorm` rounds: the branch, the sum, and the result, which
+    is normed from the sum as it was before rounding."""
+    o = tl.arange(0, BLOCK)
+    mask = o < WIDTH
+    b_weight = tl.load(p_weight + o, mask=mask, other=0.0).to(tl.float32)
+    b_next_weight = tl.load(p_next_weight + o, mask=mask, other=0.0).to(tl.float32)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    i_token = tl.program_id(0).to(tl.int64)
+    dtype = p_x.dtype.element_ty
+    b_x = tl.load(p_x + i_token * stride_x + o, mask=mask, other=0.0).to(tl.float32)
+    b_residual = tl.load(p_residual + i_token * stride_residual + o, mask=mask, other=0.0).to(tl.float32)
+    b_branch = (b_x * tl.rsqrt(tl.sum(b_x * b_x, 0) / WIDTH + eps) * (b_weight + 1.0)).to(dtype)
+    b_sum = b_branch.to(tl.float32) + b_residual
+    b_out = b_sum * tl.rsqrt(tl.sum(b_sum * b_sum, 0) / WIDTH + eps) * (b_next_weight + 1.0)
+    o_out = i_token * WIDTH + o
+    tl.store(p_branch + o_out, b_branch, mask=mask)
+    tl.store(p_sum + o_out, b_sum.to(dtype), mask=mask)
+    tl.store(p_out + o_out, b_out.to(dtype), mask=mask)
+
+
+def norm_add_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, next_weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See `plugin.verifier.residual_norm.norm_add_norm`; weights `[hidden_size]` are the Gemma norms' w in `1 + w`."""
+    num_tokens, width = x.shape
+    if residual.shape != x.shape or x.stride(1) != 1 or residual.stride(1) != 1:
+        raise ValueError(
+            f"x is {list(x.shape)} with strides {x.stride()}, residual {list(residual.shape)} with "
+            f"{residual.stride()}: not two of rows"
+        )
+    out, total, branch = (x.new_empty(num_tokens, width) for _ in range(3))
+    if num_tokens:
+        overlap = launches_overlap(x.device)
+        norm_add_norm_kernel[(num_tokens,)](
+            x, residual, weight, next_weight, out, total, branch, eps, x.stride(0), residual.stride(0),
+            WIDTH=width, BLOCK=power_of_two(width), OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
+        )  # fmt: skip
+    return out, total, branch

@@ -1,0 +1,157 @@
+"""The V2 runner's state on fakes: encoder lengths by slot, admitted prompts in batch order, cross pages."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from vllm.v1.kv_cache_interface import CrossAttentionSpec
+from vllm.v1.worker.gpu import buffer_utils
+
+from plugin.attention.cross_write import naive_cross_write
+from plugin.verifier import cross_kv
+from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.model_state import T5Gemma2ModelState
+
+SELF, CROSS = 0, 1
+
+
+def feature(length):
+    return SimpleNamespace(
+        mm_position=SimpleNamespace(get_num_embeds=lambda: length),
+        data={"text": SimpleNamespace(data=torch.arange(length))},
+    )
+
+
+@pytest.fixture
+def state(monkeypatch):
+    """A state with four request slots and no model behind it."""
+    monkeypatch.setattr(buffer_utils, "is_uva_available", lambda: False)
+    made = T5Gemma2ModelState.__new__(T5Gemma2ModelState)
+    made.max_num_reqs = 4
+    made.max_encoder_len = 500
+    made.encoder_seq_lens_gpu = torch.full((4,), 77, dtype=torch.int32)
+    made.encoder_cache = SimpleNamespace(mm_features={})
+    made._encoder_lens = buffer_utils.UvaBackedTensor(4, dtype=torch.int32)
+    return made
+
+
+def add(state, req_id, slot, length):
+    state.encoder_cache.mm_features[req_id] = [feature(length)]
+    state.add_request(slot, SimpleNamespace(mm_features=[feature(length)]))
+    state.apply_staged_writes()
+
+
+def lengths(state, req_ids, slots, *, padded=None, capture=False):
+    state._batch = SimpleNamespace(
+        idx_mapping=torch.tensor(slots), idx_mapping_np=np.array(slots), num_reqs=len(slots)
+    )
+    spec = CrossAttentionSpec(block_size=16, num_kv_heads=1, head_size=32, dtype=torch.float32)
+    groups = [[SimpleNamespace(kv_cache_spec=object())], [SimpleNamespace(kv_cache_spec=spec)]]
+    found = state._get_encoder_seq_lens(req_ids, groups, capture, padded or len(slots))
+    assert set(found) == {CROSS}
+    on_device, on_host = found[CROSS]
+    assert on_device.data_ptr() == state.encoder_seq_lens_gpu.data_ptr()  # what graphs were captured with
+    assert on_device.tolist() == on_host.tolist()
+    return on_device.tolist()
+
+
+def test_lengths_follow_the_batchs_slots_and_padding_is_empty(state):
+    for slot, (req_id, length) in enumerate({"a": 5, "b": 33, "c": 7}.items()):
+        add(state, req_id, slot, length)
+    assert lengths(state, ["c", "a"], [2, 0]) == [7, 5]
+    assert lengths(state, ["b"], [1], padded=4) == [33, 0, 0, 0]
+
+
+def test_a_slot_that_changes_hands_has_the_new_requests_length(state):
+    """Preemption and join: the request comes back in another slot, its old slot is another's."""
+    add(state, "a", 0, 5)
+    del state.encoder_cache.mm_features["a"]
+    add(state, "b", 0, 9)
+    add(state, "a", 3, 5)
+    assert lengths(state, ["a", "b"], [3, 0]) == [5, 9]
+
+
+def test_a_dummy_batch_reads_nobodys_prompt_and_a_capture_the_longest(state):
+    add(state, "a", 0, 5)
+    assert lengths(state, ["req_0_x"], [0]) == [0]
+    assert lengths(state, ["req_0_x"], [0], capture=True) == [500]
+
+
+def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
+    """The scheduler names a resumed request after a new one; the batch has them the other way round."""
+    written = {}
+    for req_id, length in {"running": 4, "new": 3, "resumed": 6}.items():
+        state.encoder_cache.mm_features[req_id] = [feature(length)]
+    state.encoder_runner = SimpleNamespace(
+        cudagraph_manager=None, timed_encoder_operation=lambda _: __import__("contextlib").nullcontext()
+    )
+    state.model = SimpleNamespace(embed_multimodal=lambda text: [p[:, None].float() for p in text])
+    state._block_tables, state._cross_group = ("self table", "cross table"), CROSS
+    state.cross_kv = SimpleNamespace(write=lambda *args: written.setdefault("call", args))
+    batch = SimpleNamespace(req_ids=["running", "resumed", "new"])
+    assert state.prepare_inputs_embeds({"new": [0], "resumed": [0]}, batch, None) is None
+    states, got_lengths, rows, table = written["call"]
+    assert (got_lengths, rows, table) == ([6, 3], [1, 2], "cross table")
+    assert states.flatten().tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+
+
+def test_a_step_that_admits_nobody_does_nothing(state):
+    assert state.prepare_inputs_embeds({}, SimpleNamespace(req_ids=["running"]), None) is None
+
+
+def decoder(layers=3, hidden=12, heads=2, kv_heads=1, dim=8):
+    """What `CrossKV` reads of a decoder, with caches of 6 blocks of 16."""
+    q, kv = heads * dim, kv_heads * dim
+
+    def attention():
+        return SimpleNamespace(
+            q_size=q,
+            kv_size=kv,
+            qkv_proj=SimpleNamespace(weight=torch.randn(q + 2 * kv, hidden), bias=None),
+            k_norm=SimpleNamespace(weight=torch.randn(dim), variance_epsilon=1e-6),
+            attn=SimpleNamespace(
+                cross_cache=SimpleNamespace(kv_cache=torch.zeros(6, kv_heads, 16, 2 * dim)), cross_name="c"
+            ),
+        )
+
+    return SimpleNamespace(layers=[SimpleNamespace(self_attn=attention()) for _ in range(layers)])
+
+
+def test_one_product_over_all_layers_is_each_layers_own(monkeypatch):
+    torch.manual_seed(0)
+    made = decoder()
+    caches = [layer.self_attn.attn.cross_cache.kv_cache for layer in made.layers]
+
+    def reference(kv, k_weights, eps, addresses, like, rows, positions, table):
+        assert addresses.tolist() == [cache.data_ptr() for cache in caches]
+        naive_cross_write(kv, k_weights, eps, caches, rows, positions, table)
+
+    monkeypatch.setattr(cross_kv, "cross_write", reference)
+    cross = CrossKV(made)
+    cross.bind()
+    states = torch.randn(3 + 18, 12)
+    table = torch.tensor([[5, 5], [4, 5], [1, 3]], dtype=torch.int32)
+    cross.write(states, [3, 18], [1, 2], table)
+    for layer in made.layers:
+        attn, cache = layer.self_attn, layer.self_attn.attn.cross_cache.kv_cache
+        kv = states @ attn.qkv_proj.weight[attn.q_size :].T
+        k, v = kv.split(attn.kv_size, dim=-1)
+        k = k * torch.rsqrt(k.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + attn.k_norm.weight)
+        want = torch.zeros_like(cache)
+        want[4, 0, :3] = torch.cat((k, v), dim=-1)[:3]
+        want[1, 0] = torch.cat((k, v), dim=-1)[3:19]
+        want[3, 0, :2] = torch.cat((k, v), dim=-1)[19:]
+        torch.testing.assert_close(cache, want, atol=1e-5, rtol=1e-5)
+
+
+def test_caches_that_are_laid_out_differently_are_refused():
+    made = decoder()
+    made.layers[1].self_attn.attn.cross_cache.kv_cache = torch.zeros(6, 1, 32, 16)
+    with pytest.raises(RuntimeError, match=r"\[6, 1, 32, 16\].*beside \[6, 1, 16, 16\]"):
+        CrossKV(made).bind()
+
+
+def test_nothing_is_written_before_the_caches_are_there():
+    with pytest.raises(RuntimeError, match="not allocated"):
+        CrossKV(decoder()).write(torch.zeros(1, 12), [1], [0], torch.zeros(1, 1, dtype=torch.int32))
