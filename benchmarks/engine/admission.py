@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.arm import prompts
-from benchmarks.engine.shapes import FAMILIES, VOCABULARY, write_decoder_only, write_draft, write_verifier
+from benchmarks.engine.shapes import VOCABULARY, write_decoder_only, write_draft, write_verifier
+from plugin.drafts.families import FAMILIES
 
 BATCHES = (1, 4, 32)
 PROMPT_TOKENS = 64
@@ -29,9 +30,10 @@ def build(arm: str, root: Path, eager: bool) -> Any:
     options: dict[str, Any] = {"enable_prefix_caching": False}
     step_tokens = 1
     if arm in FAMILIES:
+        family = FAMILIES[arm].name
         step_tokens = 1 + K
         options["speculative_config"] = {
-            "model": str(write_draft(root / arm, arm, model)),
+            "model": str(write_draft(root / arm, family, model)),
             "method": "dflash",
             "num_speculative_tokens": K,
             "rejection_sample_method": "synthetic",

@@ -14,11 +14,9 @@ def write_pair(root: Path) -> Path:
     The tokenizer is the demo's: the table has more rows than it has entries, which no request can notice.
     """
     import torch
-    from safetensors.torch import save_file
 
-    from benchmarks.engine.shapes import write_draft
     from benchmarks.training import MASK_TOKEN_ID, random_verifier
-    from plugin.training.draft.checkpoint import draft_tensors
+    from plugin.training.draft.checkpoint import save_draft
     from plugin.training.draft.shape import new_draft, new_shape
 
     verifier, draft = root / "verifier", root / "dflash"
@@ -29,9 +27,5 @@ def write_pair(root: Path) -> Path:
     shape = new_shape("dflash", model.config.decoder, mask_token_id=MASK_TOKEN_ID)
     table = model.get_input_embeddings().weight.detach().cpu()
     del model
-    write_draft(draft, "dflash", verifier)
-    save_file(
-        draft_tensors(new_draft(shape, table, [range(10, 1000)], 0), torch.bfloat16),
-        draft / "model.safetensors",
-    )
+    save_draft(draft, new_draft(shape, table, [range(10, 1000)], 0), str(verifier), verifier_softcap=None)
     return draft
