@@ -18,7 +18,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator
 from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
@@ -115,19 +114,6 @@ def _wrap(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(RequestId)
 
 
-class _Everything(Collector):
-    """The default registry (where the engine puts `vllm:*`) and ours, as one: an own registry alone hides the former,
-    and the default one alone would count two applications of one process together.
-    """
-
-    def __init__(self, *registries: CollectorRegistry) -> None:
-        self._registries = registries
-
-    def collect(self) -> Any:
-        for registry in self._registries:
-            yield from registry.collect()
-
-
 def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
@@ -140,7 +126,10 @@ def _observe(app: FastAPI, gateway: Gateway) -> None:
         excluded_handlers=["^/metrics", "^/health$", "^/ready$"],
     ).instrument(app, metric_namespace="t5gemma")
     app.state.registry = everything = CollectorRegistry(auto_describe=False)
-    everything.register(_Everything(REGISTRY, own))
+    # Both as one: an own registry alone hides the default one, where the engine puts `vllm:*`, and that one alone would
+    # count two applications of one process together.
+    for registry in (REGISTRY, own):
+        everything.register(registry)
 
 
 @asynccontextmanager

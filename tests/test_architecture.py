@@ -27,7 +27,9 @@ VLLM_MODULES = {"app.vllm_engine", "app.drafts.stat_logger"}
 """Where `app` may import vLLM: in its embedded engine, and in the stat logger that feeds the ledger."""
 
 KNOWN_TO_THE_APP = (
+    "plugin.training.data.pairs",
     "plugin.training.data.problems.generate",
+    "plugin.training.data.sources",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
 )

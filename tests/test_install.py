@@ -60,9 +60,7 @@ def test_scripts_are_bash(script: str) -> None:
 
 
 def test_installed_lock_costs_nothing_again(tmp_path: Path) -> None:
-    """With a stamp that matches, the installer ends without asking for anything; with another, it looks for
-    Python.
-    """
+    """With a stamp that matches, the installer ends without asking for anything; with another, it looks for Python."""
     for name in (".ci/install", "pyproject.toml", "requirements-cpu.lock"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.errors import BenchError
+from plugin.training.data.pairs import DataError
 from plugin.training.data.problems.generate import take
+from plugin.training.data.sources import load_split, read_jsonl
 
 PROBLEMS = "problems"
 PROBLEM_COUNT = 200
@@ -86,18 +88,14 @@ def load(text: str, count: int | None, seed: int, templates: Mapping[str, str]) 
     template = templates.get(name, PLACEHOLDER)
     if PLACEHOLDER not in template:
         raise BenchError(f"--template {name}: {template!r} has no {PLACEHOLDER}")
-    if equals:
-        source, rows = Path(path).name, _rows(Path(path))
-    elif name == PROBLEMS:
-        source = f"plugin.training.data.problems.generate, seed {seed}"
-        rows = _problems(count or PROBLEM_COUNT, seed)
-    elif name in SETS:
-        source, rows = _hub(SETS[name])
-    else:
-        known = ", ".join([PROBLEMS, *SETS])
-        raise BenchError(f"--data {text}: write NAME=PATH, or one of {known}")
     fields = SETS[name].fields if name in SETS else _ANY_SET
-    prompts = tuple(template.replace(PLACEHOLDER, prompt) for prompt in islice(_prompts(rows, fields), count))
+    try:
+        source, rows = _rows(name, Path(path) if equals else None, count, seed)
+        prompts = tuple(
+            template.replace(PLACEHOLDER, prompt) for prompt in islice(_prompts(rows, fields), count)
+        )
+    except DataError as error:
+        raise BenchError(str(error)) from None
     if not prompts:
         raise BenchError(f"--data {text}: holds no prompt")
     return PromptSet(name, source, template, prompts)
@@ -116,42 +114,18 @@ def _prompts(rows: Iterable[Row], fields: tuple[str, ...]) -> Iterator[str]:
             yield turn
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield f"{path}:{number}", _row(f"{path}:{number}", line)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path}: {error}") from None
-
-
-def _row(where: str, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise BenchError(f"{where}: no JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise BenchError(f"{where}: {type(row).__name__} instead of an object")
-    return row
-
-
-def _problems(count: int, seed: int) -> Iterator[Row]:
-    """Those of the split that no model of the demo was trained on."""
-    for number, problem in enumerate(take(seed, "fresh", count)):
-        yield f"problem {number}", {"prompt": problem.question}
-
-
-def _hub(hub: Hub) -> tuple[str, Iterator[Row]]:
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise BenchError(
-            "sets from the hub need the package datasets (pip install 't5gemma2-serving[bench]'), or give NAME=PATH"
-        ) from None
-    try:
-        data = load_dataset(hub.dataset, hub.config, split=hub.split)
-    except Exception as error:  # the hub's client raises many kinds
-        raise BenchError(f"{hub.dataset} cannot be loaded: {type(error).__name__}: {error}") from None
+def _rows(name: str, path: Path | None, count: int | None, seed: int) -> tuple[str, Iterable[Row]]:
+    """Where the rows of a set come from, and the rows."""
+    if path is not None:
+        return path.name, ((f"{path}:{number}", row) for number, row in read_jsonl(path))
+    if name == PROBLEMS:
+        # Those of the split that no model of the demo was trained on.
+        problems = enumerate(take(seed, "fresh", count or PROBLEM_COUNT))
+        rows = ((f"problem {number}", {"prompt": problem.question}) for number, problem in problems)
+        return f"plugin.training.data.problems.generate, seed {seed}", rows
+    if name not in SETS:
+        raise BenchError(f"--data {name}: write NAME=PATH, or one of {', '.join([PROBLEMS, *SETS])}")
+    hub = SETS[name]
+    data = load_split(name, hub.dataset, hub.config, hub.split, extra="bench")
     source = f"{hub.dataset}{f'/{hub.config}' if hub.config else ''} {hub.split}"
     return source, ((f"{hub.dataset} row {number}", row) for number, row in enumerate(data))

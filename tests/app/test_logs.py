@@ -40,7 +40,7 @@ async def test_no_prompt_in_log_or_metrics(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_prompts_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """The setting switches them on (E16)."""
+    """`log_prompts` puts prompts into the log, which never has them otherwise (E16)."""
     await ask(FakeEngine(), log_prompts=True)
     assert any(MARKERS[0] in record.getMessage() for record in caplog.records)
 

@@ -67,7 +67,7 @@ def test_workers_asked_for(argv: list[str], concurrency: str | None, workers: in
 
 
 def test_settings_error_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, no checkpoint looked at (D24)."""
+    """A share above 1 ends the start in one line, before any checkpoint is looked at (D24)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("T5GEMMA_GPU_MEMORY_UTILIZATION", "1.1")
     with pytest.raises(SystemExit, match=r"^t5gemma2: T5GEMMA_GPU_MEMORY_UTILIZATION='1\.1'"):

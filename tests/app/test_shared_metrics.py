@@ -86,7 +86,7 @@ def test_two_servers_count_apart(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_harmless(tmp_path: Path) -> None:
-    """It is neither needed nor made (E07)."""
+    """A folder for shared metrics that is not there is neither needed nor made (E07)."""
     write_pair(tmp_path)
     assert counts(metrics_of(tmp_path, tmp_path / "none", 1), "vllm:probe_total") == [1]
     assert not os.path.exists(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""C04: what a verifier's files may say about its tied embeddings, and what must be refused."""
+"""What a verifier's files may say about its tied embeddings, and what must be refused (C04)."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def check_logprobs(folder: Path, reference: GreedyReference) -> None:
 
 
 def test_only_the_encoders_table_is_stored(verifier: Path, reference: GreedyReference) -> None:
-    """C04 A: as transformers saves it."""
+    """The encoder's table alone is in the file, as transformers saves it (C04)."""
     names = load_file(verifier / "model.safetensors").keys()
     assert [name for name in names if "embed_tokens.weight" in name or "lm_head" in name] == [TABLE]
     check_logprobs(verifier, reference)
 
 
 def test_equal_copies_are_stored(verifier: Path, reference: GreedyReference, tmp_path: Path) -> None:
-    """C04 B: encoder, decoder and head all in the file, under the longer encoder names too."""
+    """Encoder, decoder and head all in the file, under the longer encoder names too (C04)."""
     tensors = load_file(verifier / "model.safetensors")
     copies = {
         "model.decoder.embed_tokens.weight": tensors[TABLE],
@@ -69,7 +69,7 @@ def test_equal_copies_are_stored(verifier: Path, reference: GreedyReference, tmp
 
 @pytest.mark.parametrize("name", ["lm_head.out_proj.weight", "model.decoder.embed_tokens.weight"])
 def test_a_different_copy_is_refused(verifier: Path, tmp_path: Path, name: str) -> None:
-    """C04 C: the config ties the embeddings, the file has another one."""
+    """The config ties the embeddings, the file has a head of its own: refused (C04)."""
     table = load_file(verifier / "model.safetensors")[TABLE]
     folder = variant(verifier, tmp_path / "c", {name: table + 0.01})
     with pytest.raises(ValueError, match=name.replace(".", r"\.")), engine(folder):
@@ -81,7 +81,7 @@ def test_a_different_copy_is_refused(verifier: Path, tmp_path: Path, name: str) 
     ["model.decoder.layers.3.self_attn.k_norm.weight", TABLE, "model.encoder.layers.5.mlp.up_proj.weight"],
 )
 def test_a_missing_tensor_is_refused(verifier: Path, tmp_path: Path, name: str) -> None:
-    """C04: nothing is left as it was initialised."""
+    """Nothing is left as it was initialised (C04)."""
     folder = variant(verifier, tmp_path / "missing", {}, drop=(name,))
     with pytest.raises(ValueError, match="no weights for"), engine(folder):
         pass

@@ -96,7 +96,7 @@ def served(request: pytest.FixtureRequest, demo: GreedyReference) -> Iterator[Se
 
 
 def test_b01_with_a_draft(served: Served, demo: GreedyReference, mixed: Prompts) -> None:
-    """B01, and each drafted block as the formulas give it."""
+    """Greedy ids as without a draft (B01), and each drafted block as the formulas give it."""
     answers = served.engine.run(staggered(mixed))[: len(mixed)]
     assert wrong(answers, demo, mixed) == []
     mine = [block for block in served.engine.blocks if block.request < len(mixed)]

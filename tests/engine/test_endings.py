@@ -148,13 +148,13 @@ def pairs(plan: dict[str, Any], verifier: Path, fitted: Callable[[str], Path]) -
 
 @pytest.mark.parametrize("extra", range(4))
 def test_b12_stop_string_at_the_limit(pairs: Pairs, plan: dict[str, Any], extra: int) -> None:
-    """B12: the stop is complete with token 10; max_tokens 10 to 13."""
+    """The stop is complete with token 10; max_tokens 10 to 13 (B12)."""
     without, _ = pairs.of(plan["limits"][extra])
     assert without.answer.finish_reason == "stop"
 
 
 def test_b12_eos_at_the_limit(pairs: Pairs, plan: dict[str, Any]) -> None:
-    """B12: the end token is token n; max_tokens n to n + 3."""
+    """The end token is token n; max_tokens n to n + 3 (B12)."""
     for (length, _), job in plan["eos"]:
         without, _ = pairs.of(job)
         assert without.answer.finish_reason == "stop"
@@ -162,7 +162,7 @@ def test_b12_eos_at_the_limit(pairs: Pairs, plan: dict[str, Any]) -> None:
 
 
 def test_b13_stop_strings(pairs: Pairs, plan: dict[str, Any]) -> None:
-    """B13: stops of one token and of two, these inside one block and across two."""
+    """Stops of one token and of two, these inside one block and across two (B13)."""
     inside = across = 0
     for stop, job in zip(plan["stops"], plan["texts"], strict=True):
         without, drafted = pairs.of(job)
@@ -177,14 +177,14 @@ def test_b13_stop_strings(pairs: Pairs, plan: dict[str, Any]) -> None:
 
 
 def test_b13_generation_ends_at_the_step_of_the_stop(pairs: Pairs, plan: dict[str, Any]) -> None:
-    """B13: nothing is drafted or verified after the step that completed the stop."""
+    """Nothing is drafted or verified after the step that completed the stop (B13)."""
     for stop, job in zip(plan["stops"], plan["texts"], strict=True):
         blocks = pairs.drafted[job].blocks
         assert all(block.position < stop.at for block in blocks[:-1])
 
 
 def test_b13_stop_token_ids(pairs: Pairs, plan: dict[str, Any]) -> None:
-    """B13"""
+    """A stop token id ends the answer where the verifier alone first says it (B13)."""
     for stop, job in zip(plan["id_stops"], plan["ids"], strict=True):
         without, _ = pairs.of(job)
         assert without.answer.finish_reason == "stop"
@@ -192,7 +192,7 @@ def test_b13_stop_token_ids(pairs: Pairs, plan: dict[str, Any]) -> None:
 
 
 def test_b36_eos_inside_a_block(pairs: Pairs, plan: dict[str, Any]) -> None:
-    """B36: usage and the engine's own counter agree, also where the end token came in the middle of a block."""
+    """Usage and the engine's own counter agree, also where the end token came in the middle of a block (B36)."""
     inside = 0
     for job in plan["natural"]:
         without, drafted = pairs.of(job)
@@ -202,7 +202,7 @@ def test_b36_eos_inside_a_block(pairs: Pairs, plan: dict[str, Any]) -> None:
 
 
 def test_b10_penalties(pairs: Pairs, plan: dict[str, Any], reference: GreedyReference) -> None:
-    """B10: penalties count the tokens of the block before; the text is that without a draft."""
+    """Penalties count the tokens of the block before; the text is that without a draft (B10)."""
     for prompt, jobs in plan["penalised"]:
         free = reference.answer(prompt, 48, ignore_eos=True).tokens
         for job in jobs:

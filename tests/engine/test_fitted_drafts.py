@@ -39,7 +39,7 @@ def served(
 
 
 def test_b01_batch_1(served: Served, reference: GreedyReference, prompts: Prompts) -> None:
-    """B01: token ids as without a draft, blocks as the reference's, counters as the blocks say."""
+    """Token ids as without a draft, blocks as the reference's, counters as the blocks say (B01)."""
     answers, lines = [], []
     before = served.engine.counters
     for prompt in prompts:
@@ -57,7 +57,7 @@ def test_b01_batch_1(served: Served, reference: GreedyReference, prompts: Prompt
 
 
 def test_b01_batch_4(served: Served, reference: GreedyReference, prompts: Prompts) -> None:
-    """B01, with requests that join and leave."""
+    """Token ids as without a draft while requests join and leave the batch (B01)."""
     jobs = staggered(prompts)
     answers = served.engine.run(jobs)
     assert wrong(answers[: len(prompts)], reference, prompts) == []
@@ -66,7 +66,7 @@ def test_b01_batch_4(served: Served, reference: GreedyReference, prompts: Prompt
 
 
 def test_b05_b08_nothing_is_left_behind(served: Served, reference: GreedyReference, prompts: Prompts) -> None:
-    """B05, B08: A, then B, then A twice; asking for prefix caching changes nothing, it is off."""
+    """A, then B, then A twice; asking for prefix caching changes nothing, it is off (B05, B08)."""
     assert served.engine.config.cache_config.enable_prefix_caching is False
     long, short = max(prompts, key=len), prompts[2]
     assert len(long) >= 200
@@ -82,7 +82,7 @@ def test_b05_b08_nothing_is_left_behind(served: Served, reference: GreedyReferen
 def test_b06_acceptance_in_a_batch_is_the_solo_one(
     served: Served, reference: GreedyReference, prompts: Prompts
 ) -> None:
-    """B06: 40 staggered requests of 8 distinct prompts in 4 slots."""
+    """40 staggered requests of 8 distinct prompts in 4 slots (B06)."""
     distinct = sorted(prompts, key=len)[4:48:6][:8]
     before = served.engine.counters
     for prompt in distinct:

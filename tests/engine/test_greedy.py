@@ -98,14 +98,14 @@ def test_preempted(crowded: InProcessEngine, reference: GreedyReference, prompts
 def test_c01_lengths_around_the_window(
     plain: InProcessEngine, reference: GreedyReference, length: int
 ) -> None:
-    """C01"""
+    """Encoder lengths below, at and above the sliding window: tokens and logprobs are the reference's (C01)."""
     prompts = [prompt_ids(length, 500 + seed) for seed in range(3)]
     answers = plain.run([Job(prompt, 24) for prompt in prompts])
     assert wrong(answers, reference, prompts, 24) == []
 
 
 def test_c02_every_step_sees_the_whole_encoder(plain: InProcessEngine, reference: GreedyReference) -> None:
-    """C02: 40 encoder tokens, window 8, 60 new tokens; the first encoder token decides the last step's logprobs too."""
+    """40 encoder tokens, window 8, 60 new tokens; the first encoder token decides the last step too (C02)."""
     first = prompt_ids(40, 77)
     second = (first[0] + 9, *first[1:])
     jobs = [Job(p, 60, ignore_eos=True, extra={"logprobs": 5}) for p in (first, second)]
@@ -120,7 +120,7 @@ def test_c02_every_step_sees_the_whole_encoder(plain: InProcessEngine, reference
 def test_c02_the_last_step_still_depends_on_the_first_encoder_token(
     plain: InProcessEngine, reference: GreedyReference
 ) -> None:
-    """C02, along one and the same forced continuation: only the encoder's first token can make the difference."""
+    """Along one and the same forced continuation only the encoder's first token can make the difference (C02)."""
     first = prompt_ids(40, 77)
     prompts = [first, (first[0] + 9, *first[1:])]
     forced = 42
@@ -190,7 +190,7 @@ class TestControls:
         prompts: Prompts,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """verifier.md O5: without the hook, resumed requests read each other's prompts."""
+        """Without the hook for the encoder's order, resumed requests read each other's prompts (O5)."""
         monkeypatch.setattr(
             GPUModelRunner, "_execute_mm_encoder", GPUModelRunner._execute_mm_encoder.__wrapped__
         )

@@ -45,7 +45,7 @@ def check_long(running: InProcessEngine, reference: GreedyReference, count: int)
 
 
 def test_c09_cache_for_one_and_a_half(verifier: Path, reference: GreedyReference) -> None:
-    """C09: self and cross blocks together hold 1.5 of 6 concurrent requests."""
+    """Self and cross blocks together hold 1.5 of 6 concurrent requests (C09)."""
     with engine(verifier, **TIGHT, num_gpu_blocks_override=1 + BLOCKS_OF_ONE * 3 // 2) as running:
         check_long(running, reference, 6)
 
@@ -53,7 +53,7 @@ def test_c09_cache_for_one_and_a_half(verifier: Path, reference: GreedyReference
 def test_b26_preemption_with_a_draft(
     verifier: Path, reference: GreedyReference, random_draft: Callable[[str], Path]
 ) -> None:
-    """B26: a cache for about two of 8 concurrent requests, K = 7; a resumed request has its own encoder states."""
+    """A cache for about two of 8 concurrent requests, K = 7; a resumed request has its own encoder states (B26)."""
     draft = random_draft("dflash")
     with engine(verifier, draft, K, **TIGHT, num_gpu_blocks_override=1 + BLOCKS_OF_ONE * 2) as running:
         answers = check_long(running, reference, 8)
@@ -61,7 +61,7 @@ def test_b26_preemption_with_a_draft(
 
 
 def test_c09_cache_smaller_than_one_request_is_refused(verifier: Path) -> None:
-    """C09: the start fails and names the needed and the available size; nothing waits for ever later."""
+    """The start fails and names the needed and the available size; nothing waits for ever later (C09)."""
     with (
         pytest.raises(ValueError, match=r"(?s)GiB.*needed.*GiB"),
         engine(verifier, max_model_len=1024, max_encoder_len=1024, kv_cache_memory_bytes=4 << 20),
@@ -72,7 +72,7 @@ def test_c09_cache_smaller_than_one_request_is_refused(verifier: Path) -> None:
 def test_c07_encoder_budget(
     verifier: Path, reference: GreedyReference, random_draft: Callable[[str], Path]
 ) -> None:
-    """C07: encoders of 0.6 times the budget; 8 requests, and 8 more after 50 steps."""
+    """Encoders of 0.6 times the budget; 8 requests, and 8 more after 50 steps (C07)."""
     budget = 256
     prompts = [prompt_ids(154, 600 + i) for i in range(8)]
     jobs = [Job(p, 100, ignore_eos=True, join_at=start) for start in (0, 50) for p in prompts]
@@ -103,7 +103,7 @@ def test_c07_encoder_budget(
 def test_b15_end_of_the_context(
     verifier: Path, reference: GreedyReference, random_draft: Callable[[str], Path]
 ) -> None:
-    """B15: 64 decoder positions, K = 7, 55 to 63 new tokens one by one, then four at once."""
+    """64 decoder positions, K = 7, 55 to 63 new tokens one by one, then four at once (B15)."""
     prompts = [prompt_ids(20 + i, 800 + i) for i in range(4)]
     with engine(verifier, random_draft("dflash"), K, max_model_len=64) as running:
         before = running.counters

@@ -47,7 +47,7 @@ def random_served(
 
 
 def test_blocks(random_served: Served, reference: GreedyReference, prompts: Prompts) -> None:
-    """B41 among them: a reduced vocabulary with its own head, and a full one that shares the verifier's."""
+    """A reduced vocabulary with its own head, and a full one that shares the verifier's (B41)."""
     some = prompts[:20]
     answers = random_served.engine.run(staggered(some))[: len(some)]
     assert wrong(answers, reference, some) == []
@@ -57,7 +57,7 @@ def test_blocks(random_served: Served, reference: GreedyReference, prompts: Prom
 
 
 def test_c04_b41_tables_are_the_verifiers(random_served: Served) -> None:
-    """C04, B41: the borrowed embedding is the verifier's memory; a full-vocabulary draft borrows the head too."""
+    """The borrowed embedding is the verifier's memory; a full-vocabulary draft borrows the head too (C04, B41)."""
     target, draft = random_served.engine.runner.model, random_served.engine.runner.drafter.model
     table = target.embed_tokens.weight
     assert draft.model.embed_tokens.weight.data_ptr() == table.data_ptr()
@@ -75,7 +75,7 @@ class TestControls:
         prompts: Prompts,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """verifier.md O8."""
+        """vLLM's CPU kernel norms every layer's context keys with layer 0's weight (O8)."""
         monkeypatch.setattr(DraftBackbone, "_normalize_context_k", DFlashQwen3Model._normalize_context_k)
         self._blocks_differ(random_served, reference, prompts)
 
@@ -99,7 +99,7 @@ class TestControls:
         prompts: Prompts,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """verifier.md O11."""
+        """A block that sees only its past, as vLLM's own reading of the config would have it (O11)."""
         monkeypatch.setattr(random_served.engine.runner.drafter, "dflash_causal", True)
         self._blocks_differ(random_served, reference, prompts)
 

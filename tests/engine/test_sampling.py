@@ -44,7 +44,7 @@ def mixed(prompts: Prompts, seeds: tuple[int, int]) -> list[Job]:
 def test_b34_greedy_and_sampled_side_by_side(
     drafted: InProcessEngine, reference: GreedyReference, prompts: Prompts
 ) -> None:
-    """B34: ten times the same four; greedy ones as alone, sampled ones reproducible."""
+    """Ten times the same four; greedy ones as alone, sampled ones reproducible (B34)."""
     jobs = mixed(prompts, (1, 2))
     runs = [[answer.tokens for answer in drafted.run(jobs)] for _ in range(10)]
     alone = [drafted.run([job])[0].tokens for job in jobs]
@@ -58,7 +58,7 @@ def test_b34_greedy_and_sampled_side_by_side(
 def test_control_temperatures_lost_on_the_cpu(
     drafted: InProcessEngine, reference: GreedyReference, prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """verifier.md O9: with vLLM's own CPU kernel a sampled neighbour spoils greedy requests."""
+    """With vLLM's own CPU kernel a sampled neighbour spoils greedy requests (O9)."""
     stock = rejection_sampler.expand_batch_to_tokens.__wrapped__
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", stock)
     jobs = mixed(prompts, (1, 2))

@@ -86,7 +86,7 @@ def test_a_draft_beside_the_verifier(family: str, expected: tuple[int, ...]) -> 
 
 
 def test_a_whole_server_with_the_drafts_router(tmp_path: Path, expected: tuple[int, ...]) -> None:
-    """B29: `VLLM_PLUGINS=t5gemma2 vllm serve <draft> ...` completes, and tells the true family and counters."""
+    """`VLLM_PLUGINS=t5gemma2 vllm serve <draft> ...` completes, and tells the true family and counters (B29)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

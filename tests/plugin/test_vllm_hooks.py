@@ -89,7 +89,7 @@ def test_encoder_inputs_follow_the_batch(monkeypatch, encoder_decoder, order):
 
 
 def test_prompt_length_is_the_decoders_for_t5gemma2_only():
-    """O14: max_tokens is bounded by decoder positions."""
+    """`max_tokens` is bounded by decoder positions, not by what the encoder leaves of them (O14)."""
     from vllm.entrypoints.serve.engine import serving
 
     plugin.register()

@@ -88,7 +88,7 @@ def test_proposals_show_every_off_by_one(name: str, verifier: Path, reference: G
 
 
 def test_draft_ids_are_offsets(verifier: Path) -> None:
-    """B41: target id = i + d2t[i], ascending, as many as t2d marks."""
+    """Target id = i + d2t[i], ascending, as many as t2d marks (B41)."""
     draft = draft_of("dflash", verifier)
     ids = [draft.target_id(i) for i in range(320)]
     assert ids == sorted(set(ids)) == draft.w["t2d"].nonzero().flatten().tolist()

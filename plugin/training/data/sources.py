@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,25 +68,25 @@ def jsonl_rows(path: Path) -> Rows:
 
     Raises `DataError` with file and line for anything else, also in lines that no draw would reach.
     """
-    rows, lines = [], []
-    try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8-sig")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8-sig") as file
-        ):
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    rows.append(_object(line, f"{path}:{number}"))
-                    lines.append(number)
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise DataError(f"{path}: {error}") from None
+    rows = list(read_jsonl(path))
     return Rows(
         len(rows),
-        rows.__getitem__,
-        lambda number: f"{path.name}:{lines[number]}",
+        lambda number: rows[number][1],
+        lambda number: f"{path.name}:{rows[number][0]}",
         {"kind": "jsonl", "file": path.name},
     )
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number (from 1) and object of every line that is not empty, one by one. Raises as `jsonl_rows`."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, _object(line, f"{path}:{number}")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
@@ -102,20 +102,9 @@ def _object(line: str, where: str) -> dict[str, Any]:
 def hub_rows(name: str, dataset: str, config: str | None, split: str, revision: str | None) -> Rows:
     """The rows of one split of a dataset of the hub, or of a folder of data files; ids are `name` and row number.
 
-    `revision` in the facts is the commit that was loaded where the library tells it. Raises `DataError` when the
-    library is missing or the dataset cannot be loaded.
+    `revision` in the facts is the commit that was loaded where the library tells it. Raises as `load_split`.
     """
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise DataError(
-            f"{name}: needs the package datasets: pip install 't5gemma2-serving[train]', or give JSONL files"
-        ) from None
-    try:
-        data = load_dataset(dataset, config, split=split, revision=revision)
-    except Exception as error:  # the hub's client raises many kinds
-        line = " ".join(str(error).split())
-        raise DataError(f"{name}: {dataset} cannot be loaded: {type(error).__name__}: {line[:300]}") from None
+    data = load_split(name, dataset, config, split, revision)
     facts = {
         "kind": "dataset",
         "dataset": dataset,
@@ -125,6 +114,26 @@ def hub_rows(name: str, dataset: str, config: str | None, split: str, revision: 
         "fingerprint": data._fingerprint,
     }
     return Rows(len(data), lambda number: dict(data[number]), lambda number: f"{name}:{number}", facts)
+
+
+def load_split(
+    name: str, dataset: str, config: str | None, split: str, revision: str | None = None, extra: str = "train"
+) -> Any:
+    """One split by the library datasets, which our `extra` brings.
+
+    Raises `DataError` when it is missing or the dataset cannot be loaded.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(
+            f"{name}: needs the package datasets: pip install 't5gemma2-serving[{extra}]', or give JSONL files"
+        ) from None
+    try:
+        return load_dataset(dataset, config, split=split, revision=revision)
+    except Exception as error:  # the hub's client raises many kinds
+        line = " ".join(str(error).split())
+        raise DataError(f"{name}: {dataset} cannot be loaded: {type(error).__name__}: {line[:300]}") from None
 
 
 def _commit(data: Any) -> str | None:

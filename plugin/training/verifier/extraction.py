@@ -9,8 +9,8 @@ final normed states, and logits are computed from them where they are wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,25 +56,6 @@ class Extractor:
         if list(self.layer_ids) != sorted(set(self.layer_ids)):
             raise ValueError(f"aux_hidden_state_layer_ids: {list(self.layer_ids)} is not strictly ascending")
 
-    @contextmanager
-    def _taps(self) -> Iterator[dict[int, torch.Tensor]]:
-        taken: dict[int, torch.Tensor] = {}
-        handles = []
-        for layer_id in self.layer_ids:
-
-            def keep(
-                _module: nn.Module, _inputs: Any, output: torch.Tensor, layer_id: int = layer_id
-            ) -> None:
-                taken[layer_id] = output
-
-            norm = self.verifier.get_decoder().layers[layer_id].post_feedforward_layernorm
-            handles.append(norm.register_forward_hook(keep))
-        try:
-            yield taken
-        finally:
-            for handle in handles:
-                handle.remove()
-
     @torch.no_grad()
     def __call__(
         self, prompts: torch.Tensor, prompt_mask: torch.Tensor, tokens: torch.Tensor
@@ -83,9 +64,16 @@ class Extractor:
 
         `tokens` [rows, length] are right padded; no mask is needed for them, since the decoder is causal.
         """
-        with self._taps() as taken:
+        taken: list[torch.Tensor] = []  # in the order of the layers, which is that of `layer_ids`
+        layers = self.verifier.get_decoder().layers
+        with ExitStack() as taps:
+            for layer_id in self.layer_ids:
+                norm = layers[layer_id].post_feedforward_layernorm
+                taps.enter_context(
+                    norm.register_forward_hook(lambda _norm, _inputs, state: taken.append(state))
+                )
             states = verifier_states(self.verifier, prompts, prompt_mask, tokens)
-        return VerifierStates(torch.stack([taken[i] for i in self.layer_ids], dim=2), states)
+        return VerifierStates(torch.stack(taken, dim=2), states)
 
     @torch.no_grad()
     def logits(self, states: torch.Tensor, t2d: torch.Tensor | None = None) -> torch.Tensor:

@@ -95,7 +95,7 @@ def test_hub_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each set is asked for by its name, configuration and split."""
     asked: list[Any] = []
 
-    def load_dataset(name: str, config: str | None, split: str) -> list[dict[str, Any]]:
+    def load_dataset(name: str, config: str | None, split: str, revision: None) -> list[dict[str, Any]]:
         asked.append((name, config, split))
         return [{"question": "q", "prompt": ["p1", "p2"]}]
 
@@ -107,12 +107,12 @@ def test_hub_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.prompts == ("p1", "p2") and made.source == "HuggingFaceH4/mt_bench_prompts train"
     assert asked[0] == ("openai/gsm8k", "main", "test")
 
-    def offline(name: str, config: str | None, split: str) -> None:
+    def offline(name: str, config: str | None, split: str, revision: None) -> None:
         raise ConnectionError("no network")
 
     module.load_dataset = offline  # type: ignore[attr-defined]
     with pytest.raises(BenchError, match="openai/gsm8k cannot be loaded: ConnectionError: no network"):
         load("gsm8k", None, 0, {})
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(BenchError, match="need the package datasets"):
+    with pytest.raises(BenchError, match=r"gsm8k: needs the package datasets: .*\[bench\]"):
         load("gsm8k", None, 0, {})

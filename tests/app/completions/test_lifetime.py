@@ -222,7 +222,7 @@ async def test_body_ends_while_draining(path: str, body: dict[str, Any]) -> None
 
 
 async def test_client_leaves_half_a_body(caplog: pytest.LogCaptureFixture) -> None:
-    """No error of the server's (A43)."""
+    """A client that leaves before its body is complete is no error of the server's (A43)."""
     async with ready(build(FakeEngine())) as app:
         connection = Connection(app, {"prompt": "Hi"}, stalls=True)
         await until(lambda: bool(app.state.gateway.running))

@@ -159,7 +159,7 @@ async def test_other_content_type() -> None:
     "fields", [{"logprobs": 20}, {"temperature": 2.0}, {"n": None}, {"max_tokens": None}]
 )
 async def test_limits_are_inside(fields: dict[str, Any]) -> None:
-    """The controls (A08, A19, A23)."""
+    """The largest values and null, each for what it means, are served (A08, A19, A23)."""
     async with served() as client:
         reply = await complete(client, **fields)
         assert reply.status_code == 200, reply.text

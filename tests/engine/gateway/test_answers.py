@@ -21,7 +21,7 @@ def test_quick_request(server: GatewayProcess) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_alone(server: GatewayProcess, stream: bool) -> None:
-    """A03"""
+    """`echo` with no new token gives the prompt back, in one piece and streamed (A03)."""
     reply = server.complete("abc", echo=True, max_tokens=0, stream=stream)
     chunks = events(reply) if stream else [reply.json()]
     assert "".join(c["choices"][0]["text"] for c in chunks) == "abc"
@@ -29,7 +29,7 @@ def test_echo_alone(server: GatewayProcess, stream: bool) -> None:
 
 
 def test_logprobs(server: GatewayProcess) -> None:
-    """A07, A09, and the counts of alternatives."""
+    """`echo` with `logprobs` is refused (A07); 0 shows the chosen token alone (A09), 3 at most 4 alternatives."""
     assert server.complete("Hello", echo=True, logprobs=2, max_tokens=3).json()["error"]["param"] == "echo"
     for count in (0, 3):
         found = whole(server, PROMPT, max_tokens=3, logprobs=count)["logprobs"]
@@ -39,9 +39,7 @@ def test_logprobs(server: GatewayProcess) -> None:
 
 
 def test_stream_equals_body(server: GatewayProcess) -> None:
-    """A15: the same text, cut inside a character or not; replacement characters only where nothing can
-    follow.
-    """
+    """The same text, cut inside a character or not; replacement characters only where nothing can follow (A15)."""
     for limit in (1, 2, 3, 5, 8, 13, 21):
         one = whole(server, PROMPT, max_tokens=limit, ignore_eos=True)
         text, reason = streamed(server, PROMPT, max_tokens=limit, ignore_eos=True)
@@ -49,13 +47,13 @@ def test_stream_equals_body(server: GatewayProcess) -> None:
 
 
 def test_greedy_ignores_sampling_fields(server: GatewayProcess) -> None:
-    """A21"""
+    """At temperature 0 `top_p`, `top_k` and `seed` change nothing (A21)."""
     plain = server.text(PROMPT, max_tokens=24)
     assert server.text(PROMPT, max_tokens=24, top_p=0.9, top_k=40, seed=1) == plain
 
 
 def test_text_and_ids(server: GatewayProcess) -> None:
-    """C17, C18: text equals its ids, BOS once; usage counts encoder tokens in every form."""
+    """Text equals its ids, BOS once; usage counts encoder tokens in every form (C17, C18)."""
     text = "Hello world"
     ids = server.client.post("/tokenize", json={"prompt": text}).json()["tokens"]
     assert ids[0] == 2 and ids.count(2) == 1
@@ -71,7 +69,7 @@ def test_text_and_ids(server: GatewayProcess) -> None:
 
 
 def test_seeds(server: GatewayProcess) -> None:
-    """A45: the same seed gives the same text alone and beside others; choices of one request differ."""
+    """The same seed gives the same text alone and beside others; choices of one request differ (A45)."""
     odd = [2, 300, 77, 410, 150, 33]  # no problem that the model knows, so that its samples differ
     fields: dict[str, Any] = {"max_tokens": 24, "temperature": 1.8, "ignore_eos": True}
 
@@ -93,7 +91,7 @@ def test_seeds(server: GatewayProcess) -> None:
 
 
 def test_same_request_id(server: GatewayProcess) -> None:
-    """A34: two requests of one id at once, each with its own text."""
+    """Two requests of one id at once, each with its own text (A34)."""
     prompts = [PROMPT, [2, 60, 61, 62]]
     alone = [server.text(prompt, max_tokens=24) for prompt in prompts]
     assert alone[0] != alone[1]
@@ -111,8 +109,7 @@ def test_same_request_id(server: GatewayProcess) -> None:
 
 
 def test_constraints(server: GatewayProcess) -> None:
-    """B25: valid output beside free neighbours; what the grammar compiler refuses is a 400 naming the
-    field."""
+    """Valid output beside free neighbours; what the grammar compiler refuses is a 400 naming the field (B25)."""
     free = server.text(PROMPT, max_tokens=16)
     with ThreadPoolExecutor(4) as pool:
         jobs = [

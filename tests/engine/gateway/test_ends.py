@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_stop_across_tokens(server: GatewayProcess) -> None:
-    """A11, A13: any substring of the greedy text stops it there, streaming or not, in every form."""
+    """Any substring of the greedy text stops it there, streaming or not, in every form (A11, A13)."""
     text = server.text(PROMPT, max_tokens=48)
     assert len(text) > 12
     for begin in (3, 5, 8):
@@ -35,7 +35,7 @@ def test_stop_across_tokens(server: GatewayProcess) -> None:
 
 
 def test_ends(server: GatewayProcess) -> None:
-    """A48, A49: the reason of each end; special tokens are never shown."""
+    """The reason of each end; special tokens are never shown (A48, A49)."""
     prompt, length = ending(server)
     one = whole(server, prompt, max_tokens=200)
     assert (one["finish_reason"], one["stop_reason"]) == ("stop", None)
@@ -60,9 +60,7 @@ def ending(server: GatewayProcess) -> tuple[list[int], int]:
 
 
 def test_client_leaves(server: GatewayProcess) -> None:
-    """A43: in the stream and while queued; the engine is idle within 2 s and no token is generated
-    afterwards.
-    """
+    """A client leaves in the stream or while queued: the engine is idle within 2 s and no token is generated afterwards (A43)."""
 
     def leave(after: int) -> None:
         body = {"prompt": PROMPT, "max_tokens": 250, "ignore_eos": True, "stream": True}

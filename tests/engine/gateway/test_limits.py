@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_empty_prompts(server: GatewayProcess) -> None:
-    """A01: refused before the engine, which lives on."""
+    """An empty prompt in any form is refused before the engine, which lives on (A01)."""
     for prompt in ("", [], [[]], [""], None):
         error = server.complete(prompt, max_tokens=4).json()["error"]
         assert (error["code"], error["param"]) == (400, "prompt")
@@ -24,7 +24,7 @@ def test_empty_prompts(server: GatewayProcess) -> None:
 
 
 def test_ids_outside_the_vocabulary(server: GatewayProcess) -> None:
-    """A31: V is the config's."""
+    """Prompt ids outside the model config's vocabulary are a 400; its last id is served (A31)."""
     size = server.client.get("/drafts").json()["verifier"]["vocab_size"]
     for prompt in ([2, 999999999], [2, size], [-1], [9223372036854775808], [2.5], [True]):
         error = server.complete(prompt, max_tokens=2).json()["error"]
@@ -34,7 +34,7 @@ def test_ids_outside_the_vocabulary(server: GatewayProcess) -> None:
 
 
 def test_refusals_beside_a_draft(server: GatewayProcess) -> None:
-    """A32, A33: never dropped silently; the engine lives on."""
+    """Fields that cannot be served, some only beside a draft, are a 400, never dropped silently (A32, A33)."""
     for name, value in (
         ("logit_bias", {"99999999": 5}),
         ("logit_bias", {"5": 1}),
@@ -49,7 +49,7 @@ def test_refusals_beside_a_draft(server: GatewayProcess) -> None:
 
 
 def test_budgets(server: GatewayProcess) -> None:
-    """C08, C10: separate budgets, the same in /v1/models, in errors and in results."""
+    """Encoder and decoder have separate budgets, the same in /v1/models, in errors and in results (C08, C10)."""
     listed = server.client.get("/v1/models").json()["data"][0]
     assert (listed["id"], listed["max_model_len"], listed["max_encoder_len"]) == ("demo", 256, 64)
     for length in (63, 64):
@@ -65,7 +65,7 @@ def test_budgets(server: GatewayProcess) -> None:
 
 
 def test_health_stays_quick(server: GatewayProcess) -> None:
-    """E15: fifty megabyte prompts at once are refused while /health answers within a second."""
+    """Fifty megabyte prompts at once are refused while /health answers within a second (E15)."""
     big = "x" * 1_000_000
     slowest = 0.0
     with ThreadPoolExecutor(50) as pool:

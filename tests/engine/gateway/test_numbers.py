@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_counters_are_one(server: GatewayProcess) -> None:
-    """B21, B24: /drafts/stats, /metrics and the requests' own metrics agree."""
+    """/drafts/stats, /metrics and the requests' own metrics agree (B21, B24)."""
     names = ("drafts", "draft_tokens", "accepted_tokens")
 
     def life() -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_counters_are_one(server: GatewayProcess) -> None:
 
 
 def test_engine_counts_the_start_token(server: GatewayProcess) -> None:
-    """C18, as the documentation says: vLLM's prompt counter counts the decoder's one start token a request."""
+    """vLLM's prompt counter counts the decoder's one start token a request, as the documentation says (C18)."""
     before = server.metric("vllm:prompt_tokens_total")
     usage = server.complete([PROMPT, PROMPT], max_tokens=4).json()["usage"]
     assert usage["prompt_tokens"] > 2 * len(PROMPT.split())
@@ -47,7 +47,7 @@ def test_engine_counts_the_start_token(server: GatewayProcess) -> None:
 
 
 def test_a_stop_string_hides_no_draft(server: GatewayProcess) -> None:
-    """B24: a stop string is found outside the engine's process; what was drafted until then is told all the same."""
+    """A stop string is found outside the engine's process; what was drafted until then is told all the same (B24)."""
     whole = server.text(PROMPT, max_tokens=40)
     stop = whole[12:20]
     before = server.client.get("/drafts/stats").json()["lifetime"]

@@ -29,7 +29,7 @@ def server() -> Iterator[GatewayProcess]:
 
 
 def test_no_draft(server: GatewayProcess) -> None:
-    """B23: family null, zeros and no positions; no acceptance in any reply."""
+    """Family null, zeros and no positions; no acceptance in any reply (B23)."""
     assert server.client.get("/drafts").json()["family"] is None
     reply = server.complete(PROMPT, max_tokens=8).json()
     assert "speculative_decoding" not in reply["metrics"] and reply["metrics"]["time_to_first_token_ms"] > 0
@@ -39,7 +39,7 @@ def test_no_draft(server: GatewayProcess) -> None:
 
 
 def test_fields_that_a_draft_forbids(server: GatewayProcess) -> None:
-    """A32 without a draft: served, with their effect."""
+    """Fields that a draft rules out are served without one, with their effect (A32)."""
     ids = {"return_token_ids": True, "max_tokens": 4, "ignore_eos": True}
     forced = server.complete(PROMPT, logit_bias={"300": 100}, **ids).json()["choices"][0]
     assert forced["token_ids"] == [300] * 4
@@ -58,7 +58,7 @@ def test_stages_are_logged(server: GatewayProcess) -> None:
 
 
 def test_signal(server: GatewayProcess) -> None:
-    """E10, the last test of this server: the running stream ends by itself within the grace time, nothing is left."""
+    """The running stream ends by itself within the grace time, nothing is left (E10); this server's last test."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     body = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=30) as reply:

@@ -100,7 +100,7 @@ def tokenizer(verifier: Path) -> Any:
 
 
 def test_tokenizer_agrees(tokenizer: Any) -> None:
-    """C17: the copy that many threads use gives what transformers gives."""
+    """The copy that many threads use gives what transformers gives (C17)."""
     ours = ThreadSafeTokenizer(tokenizer)
     for text in ("Hello world", " two  spaces", "A👩‍👩‍👧é中", "line\nbreak\ttab", "<eos> in text"):
         for special in (True, False):
@@ -139,8 +139,8 @@ def pieces(tokenizer: Any, ids: list[int], stop: list[str], sizes: list[int]) ->
     sizes=st.lists(st.integers(1, 8), max_size=20),
 )
 def test_stop_strings_and_characters(tokenizer: Any, text: str, stop: list[str], sizes: list[int]) -> None:
-    """A11, A15 for any text, stops and steps (a draft makes steps of several tokens): no piece shows any of the stop
-    string, and no piece holds a replacement character, for every character here gets completed.
+    """For any text, stops and steps (a draft makes steps of several tokens) no piece shows any of the stop string (A11),
+    and no piece holds a replacement character, for every character here gets completed (A15).
     """
     ids = tokenizer.encode(text, add_special_tokens=False)
     whole = tokenizer.decode(ids)

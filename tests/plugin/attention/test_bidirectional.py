@@ -20,7 +20,7 @@ def test_window_mask_is_transformers_mask_element_by_element(window):
 @pytest.mark.parametrize("window", [None, 4, 8])
 @pytest.mark.parametrize("chunk", [1, 3, 4, 1024])
 def test_each_prompt_attends_to_itself_only(window, chunk, monkeypatch):
-    """C01: lengths below, at and above the window, and the chunks of queries."""
+    """Lengths below, at and above the window, and the chunks of queries (C01)."""
     monkeypatch.setattr(bidirectional, "QUERY_CHUNK", chunk)
     torch.manual_seed(0)
     lengths = [1, 3, 4, 5, 8, 9, 17]
@@ -38,7 +38,7 @@ def test_each_prompt_attends_to_itself_only(window, chunk, monkeypatch):
 
 
 def test_control_a_window_off_by_one_is_seen():
-    """C01, negative control: one more key on a side changes the output."""
+    """Negative control: one more key on a side of the window changes the output (C01)."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(20, heads, 8) for heads in (4, 2, 2))
     starts = torch.tensor([0, 20])

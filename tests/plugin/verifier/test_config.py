@@ -123,7 +123,7 @@ def test_the_decoder_starts_with_its_own_bos_unless_told():
     ],
 )
 def test_what_would_be_silently_wrong_is_refused(flag, value, message):
-    """B32: float16 among them."""
+    """Float16, whose range the activations leave, among them (B32)."""
     with pytest.raises(ValueError, match=message):
         T5Gemma2ModelConfig.verify_and_update_config(engine(config(), **{flag: value}))
 

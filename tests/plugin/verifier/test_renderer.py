@@ -1,5 +1,4 @@
-"""A plain prompt becomes the encoder's item; what cannot be one is refused by name; other models are left
-alone."""
+"""A plain prompt becomes the encoder's item; what cannot be one is refused by name; other models are left alone."""
 
 from types import SimpleNamespace
 
@@ -49,7 +48,7 @@ def test_another_models_prompt_is_passed_on_as_it_is():
     ],
 )
 def test_what_cannot_be_encoded_is_refused(ids, message):
-    """A01, A31, C08: before anything reaches the engine."""
+    """Prompts of no, too many or unknown tokens, before anything reaches the engine (A01, A31, C08)."""
     with pytest.raises(VLLMValidationError, match=message):
         renderer()._with_encoder_item({"encoder_prompt": {"prompt_token_ids": ids}, "decoder_prompt": None})
 

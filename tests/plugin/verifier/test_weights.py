@@ -1,5 +1,4 @@
-"""Checkpoint names to modules: C04's ways to store the tied table, and tensors that are missing or
-unknown."""
+"""Checkpoint names to modules: C04's ways to store the tied table, and tensors that are missing or unknown."""
 
 import pytest
 import torch

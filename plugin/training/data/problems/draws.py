@@ -1,7 +1,8 @@
 """How each kind of word problem draws its numbers and words.
 
 A draw gives every field that the kind's wordings need, results of the steps included, so that a wording never computes.
-`result` is the number asked for, `who` the word whose place in its list chooses the wording (see `generate.tell`).
+`who` is the word whose place in its list chooses the wording (see `generate.tell`), `result` the number asked for where
+`kinds.toml` names no other field.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import random
 
 from plugin.training.data.problems import words
-from plugin.training.data.problems.kind import Fields
+
+Fields = dict[str, str | int]
 
 
-def _trip(rng: random.Random) -> Fields:
+def trip(rng: random.Random) -> Fields:
+    """Speed, time and distance, one of them asked."""
     time = rng.randint(2, 9)
     speed = rng.choice((5, 10, 12, 15, 20, 25, 30, 40, 45, 50, 60, 70, 80, 90))
     vehicle = rng.choice(words.VEHICLES)
@@ -25,25 +28,8 @@ def _trip(rng: random.Random) -> Fields:
     }
 
 
-def speed(rng: random.Random) -> Fields:
-    """Distance and time known, speed asked."""
-    fields = _trip(rng)
-    return {**fields, "result": fields["speed"]}
-
-
-def distance(rng: random.Random) -> Fields:
-    """Speed and time known, distance asked."""
-    fields = _trip(rng)
-    return {**fields, "result": fields["distance"]}
-
-
-def duration(rng: random.Random) -> Fields:
-    """Distance and speed known, time asked."""
-    fields = _trip(rng)
-    return {**fields, "result": fields["time"]}
-
-
-def _purchase(rng: random.Random) -> dict[str, str | int]:
+def purchase(rng: random.Random) -> Fields:
+    """One purchase, its price asked."""
     things = rng.choice(words.THINGS)
     count, price = rng.randint(2, 9), rng.randint(2, 9)
     return {
@@ -56,15 +42,9 @@ def _purchase(rng: random.Random) -> dict[str, str | int]:
     }
 
 
-def total(rng: random.Random) -> Fields:
-    """One purchase, its price asked."""
-    fields = _purchase(rng)
-    return {**fields, "result": fields["total"]}
-
-
 def change(rng: random.Random) -> Fields:
     """One purchase and the note it is paid with, the change asked."""
-    fields = _purchase(rng)
+    fields = purchase(rng)
     total = int(fields["total"])
     paid = rng.choice([note for note in (20, 50, 100) if note > total])
     return {**fields, "paid": paid, "result": paid - total}
@@ -72,7 +52,7 @@ def change(rng: random.Random) -> Fields:
 
 def basket(rng: random.Random) -> Fields:
     """Two purchases, their price asked."""
-    first = _purchase(rng)
+    first = purchase(rng)
     others = [things for things in words.THINGS if things != first["things"]]
     other, count, price = rng.choice(others), rng.randint(2, 6), rng.randint(2, 6)
     bill = count * price

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from plugin.training.data.problems import words
-from plugin.training.data.problems.kind import Fields, Kind
-from plugin.training.data.problems.kinds import KINDS
+from plugin.training.data.problems.draws import Fields
+from plugin.training.data.problems.kinds import KINDS, Kind
 
 Split = Literal["train", "fresh"]
 

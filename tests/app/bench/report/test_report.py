@@ -127,7 +127,7 @@ def test_a_base_without_tokens_gives_null(speed: float | None) -> None:
 
 
 def test_an_arm_without_tokens() -> None:
-    """Its speed-up is 0, as it is (F06)."""
+    """A draft that made no token has the speed-up 0, not null (F06)."""
     made = report([record("verifier", 100.0), record("dflash:7", 0.0, 7, output_tokens=0)])
     assert made["rows"][1]["speedup"] == 0.0 and "0.00×" in markdown(made)
 

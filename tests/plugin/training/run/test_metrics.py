@@ -8,7 +8,7 @@ from plugin.training.run.metrics import Acceptance, Tally, leading_matches
 
 
 def test_acceptance_of_known_runs_f12() -> None:
-    """Runs 3, 2, 1, 0 at K = 7 (F12)."""
+    """Leading matches of 3, 2, 1, 0 at K = 7: means and rates as counted by hand (F12)."""
     found = Acceptance.from_runs(torch.tensor([3, 2, 1, 0]), draft_length=7)
     assert found.mean_acceptance_length == 2.5
     assert found.acceptance_rate == 6 / 28

@@ -250,6 +250,6 @@ def test_an_extractor_of_other_layers_is_refused(
 def test_no_samples_are_refused_f16(
     make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration
 ) -> None:
-    """Nothing to train on (F16)."""
+    """A split that leaves nothing to train on is named (F16)."""
     with pytest.raises(ValueError, match="samples: none given"):
         _trainer(make_draft("dflash"), verifier, [])
