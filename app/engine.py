@@ -142,12 +142,10 @@ class Tokenizer(Protocol):
     @property
     def max_chars_per_token(self) -> int:
         """Upper bound of characters that one token stands for."""
-        ...
 
     @property
     def truncation_side(self) -> Literal["left", "right"]:
         """The side that truncation cuts when a request does not say."""
-        ...
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
@@ -155,7 +153,6 @@ class Tokenizer(Protocol):
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of one id."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +187,6 @@ class Engine(Protocol):
         Raises:
             InvalidRequest, EngineFailure, EngineDead: while it is read.
         """
-        ...
 
     async def check_health(self) -> None:
         """Returns while the engine lives.
@@ -198,11 +194,9 @@ class Engine(Protocol):
         Raises:
             EngineDead: its process is gone.
         """
-        ...
 
     def shutdown(self) -> None:
         """Ends the engine and its child processes; blocks until they are gone."""
-        ...
 
 
 class Progress(Protocol):

@@ -27,8 +27,8 @@ from benchmarks.results import record, typed
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.shape import new_draft, new_shape
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.trainer import DraftTrainer, check_finite
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.packing import packed_rows, packed_states
 

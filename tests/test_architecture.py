@@ -224,7 +224,8 @@ def test_tests_take_all_families_from_the_registry() -> None:
 
 
 TRAINING_ROOMS = (
-    "device", "seeds", "flags", "data.problems", "data", "draft", "verifier", "run", "entry", "demo", "command",
+    "device", "seeds", "settings", "flags", "data.problems", "data", "draft", "verifier", "run", "entry", "demo",
+    "command",
 )  # fmt: skip
 """The rooms of `plugin.training`, folders and the modules beside them, from the bottom up."""
 

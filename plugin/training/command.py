@@ -18,11 +18,11 @@ def add_train(commands: Any) -> None:
         text = f"train a {family} draft for a verifier"
         target = targets.add_parser(family, help=text, description=_HELP, allow_abbrev=False)
         add_family(target, family)
-        target.set_defaults(run=_run_family)
     text = "train the demo's verifier, a T5Gemma 2 of two million parameters"
     _add_verifier_demo(targets.add_parser("verifier-demo", help=text, allow_abbrev=False))
     text = "rebuild the whole demo: the verifier and a draft of each family"
     _add_demo(targets.add_parser("demo", help=text, description=text, allow_abbrev=False))
+    parser.set_defaults(run=_run)
 
 
 _HELP = (
@@ -34,7 +34,6 @@ _HELP = (
 def _add_verifier_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
     _add_demo_shared(parser)
-    parser.set_defaults(run=_run_verifier_demo)
 
 
 def _add_demo_shared(parser: argparse.ArgumentParser) -> None:
@@ -65,24 +64,11 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, default=2e-3, help="peak learning rate of a draft (default %(default)s)")
     add("--anchors", type=positive, default=8, help="blocks a packed row of a draft (default %(default)s)")
     _add_demo_shared(parser)
-    parser.set_defaults(run=_run_demo)
 
 
-def _run_family(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
+    from plugin.training.demo.build import demo, demo_verifier
     from plugin.training.entry import guarded, train_family
 
-    raise SystemExit(guarded(train_family, arguments))
-
-
-def _run_verifier_demo(arguments: argparse.Namespace) -> None:
-    from plugin.training.demo.build import demo_verifier
-    from plugin.training.entry import guarded
-
-    raise SystemExit(guarded(demo_verifier, arguments))
-
-
-def _run_demo(arguments: argparse.Namespace) -> None:
-    from plugin.training.demo.build import demo
-    from plugin.training.entry import guarded
-
-    raise SystemExit(guarded(demo, arguments))
+    work = {"demo": demo, "verifier-demo": demo_verifier}.get(arguments.target, train_family)
+    raise SystemExit(guarded(work, arguments))

@@ -23,7 +23,6 @@ from plugin.training.data.samples import Sample, encode, split_samples
 from plugin.training.device import training_device
 from plugin.training.draft.checkpoint import load_draft
 from plugin.training.draft.config import DraftConfig
-from plugin.training.draft.losses import LossSettings
 from plugin.training.draft.model import TrainableDraft
 from plugin.training.draft.shape import PUBLISHED_BLOCK_SIZE, new_draft, new_shape
 from plugin.training.run.checkpoint import (
@@ -37,10 +36,10 @@ from plugin.training.run.events import Events, MissingTensorBoard, adopt_events,
 from plugin.training.run.folder import Checkpoint, RunError, RunFolder
 from plugin.training.run.progress import RunProgress
 from plugin.training.run.responses import verifier_responses
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.stop import Interrupted
 from plugin.training.run.trainer import DraftTrainer
 from plugin.training.run.training_run import RunOptions, TrainingRun
+from plugin.training.settings import DraftSettings, LossSettings
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.frozen_verifier import FrozenVerifier
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from plugin.drafts.families import FAMILIES
+from plugin.training.settings import DraftSettings, LossSettings
 
 
 def positive(text: str) -> int:
@@ -71,40 +73,14 @@ def _add_shape(parser: argparse.ArgumentParser, family: str) -> None:
         add("--markov-rank", type=positive, metavar="N", help="width of the Markov head's embedding (256)")
 
 
-_RECIPE: tuple[tuple[str, str, int | float, str], ...] = (
-    ("--epochs", "epochs", 6, "over the training samples"),
-    ("--rate", "peak_rate", 6e-4, "peak learning rate"),
-    ("--warmup", "warmup", 0.01, "fraction of all steps"),
-    ("--weight-decay", "weight_decay", 0.01, "of AdamW"),
-    ("--clip", "clip", 1.0, "largest gradient norm"),
-    ("--noise", "noise", 0.05, "on the aux states"),
-    ("--anchors", "max_anchors", 256, "blocks a packed row"),
-    ("--gamma", "gamma", 4.0, "slots of the weights' decay"),
-    ("--rows", "rows", 1, "packed rows a micro-batch"),
-    ("--accumulate", "accumulate", 1, "micro-batches a step"),
-    ("--total-length", "total_length", 2048, "tokens a packed row"),
-    ("--prompt-length", "prompt_length", 2048, "encoder cut, tokens"),
-    ("--response-length", "response_length", 1024, "decoder cut"),
-    ("--extractor-batch", "extractor_batch", 4, "samples that the verifier reads at a time"),
-    ("--train-fraction", "train_fraction", 0.9, "of the samples; the others validate"),
-    ("--seed", "seed", 42, "of data, weights and draws"),
-)
-"""Flag, field of `DraftSettings` (of its loss: gamma), its default, and what it is."""
-
-
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("recipe", "defaults: the published one").add_argument
-    for flag, field, default, text in _RECIPE:
-        kind = type(default)
-        metavar = "N" if kind is int else "X"
-        add(
-            flag,
-            dest=field,
-            type=kind,
-            default=default,
-            metavar=metavar,
-            help=f"{text} (default %(default)s)",
-        )
+    for part in (*fields(DraftSettings), *fields(LossSettings)):
+        if text := part.metadata.get("help"):
+            flag = part.metadata["flag"] or f"--{part.name.replace('_', '-')}"
+            kind, text = type(part.default), f"{text} (default %(default)s)"
+            metavar = "N" if kind is int else "X"
+            add(flag, dest=part.name, type=kind, default=part.default, metavar=metavar, help=text)
     add("--whole-blocks", action="store_true", help="no anchors in a response's last block, as published")
     add(
         "--precision", choices=("bfloat16", "float32"),

@@ -10,7 +10,7 @@ from transformers import T5Gemma2ForConditionalGeneration
 
 from benchmarks import training
 from benchmarks.training import Throughput, counted, measure, samples
-from plugin.training.run.settings import DraftSettings
+from plugin.training.settings import DraftSettings
 from tests.plugin.training.conftest import small_config
 
 

@@ -98,7 +98,7 @@ def test_preempted(crowded: InProcessEngine, reference: GreedyReference, prompts
 def test_c01_lengths_around_the_window(
     plain: InProcessEngine, reference: GreedyReference, length: int
 ) -> None:
-    """Encoder lengths below, at and above the sliding window: tokens and logprobs are the reference's (C01)."""
+    """Encoder lengths below, at and above the sliding window: ids and ends are transformers' (C01)."""
     prompts = [prompt_ids(length, 500 + seed) for seed in range(3)]
     answers = plain.run([Job(prompt, 24) for prompt in prompts])
     assert wrong(answers, reference, prompts, 24) == []

@@ -8,12 +8,11 @@ losses add up to the whole's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
 from plugin.drafts.families import Family
+from plugin.training.settings import LossSettings
 
 
 def slot_weights(block_size: int, gamma: float, device: torch.device | None = None) -> torch.Tensor:
@@ -52,16 +51,6 @@ def masked_mean(
     """
     counted = mask.to(values.dtype)
     return (values * weights * counted).sum() / ((counted.sum() if count is None else count) + 1e-5)
-
-
-@dataclass(frozen=True, slots=True)
-class LossSettings:
-    """Weights of the terms. `gamma` is the slot decay; the last three concern DSpark."""
-
-    gamma: float = 4.0
-    cross_entropy: float = 0.1
-    total_variation: float = 0.9
-    confidence: float = 1.0
 
 
 def draft_loss(

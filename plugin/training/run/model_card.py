@@ -7,8 +7,8 @@ from pathlib import Path
 
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.trainer import TrainingState
+from plugin.training.settings import DraftSettings
 
 
 def model_card(

@@ -10,8 +10,8 @@ import torch
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.losses import draft_loss
 from plugin.training.draft.model import TrainableDraft
-from plugin.training.run.settings import DraftSettings
 from plugin.training.seeds import seeded
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.packing import PackedRows, packed_states
 

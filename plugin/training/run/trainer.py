@@ -18,9 +18,9 @@ from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import Blocks, make_blocks, sample_anchors
 from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.schedule import learning_rate
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.step import BlockStep
 from plugin.training.seeds import seeded
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.packing import PackedRows, epoch_rows, packed_rows
 

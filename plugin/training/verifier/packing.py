@@ -82,13 +82,8 @@ class PackedRows:
 
     def to(self, device: torch.device) -> PackedRows:
         """The same rows with their tensors on `device`."""
-        return replace(
-            self,
-            tokens=to_device(self.tokens, device),
-            documents=to_device(self.documents, device),
-            positions=to_device(self.positions, device),
-            loss_mask=to_device(self.loss_mask, device),
-        )
+        names = ("tokens", "documents", "positions", "loss_mask")
+        return replace(self, **{name: to_device(getattr(self, name), device) for name in names})
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def ending(server: GatewayProcess) -> tuple[list[int], int]:
 
 
 def test_client_leaves(server: GatewayProcess) -> None:
-    """A client leaves in the stream or while queued: the engine is idle within 2 s and no token is generated afterwards (A43)."""
+    """A client leaves in the stream or while queued: within 2 s the engine is idle and generates no more (A43)."""
 
     def leave(after: int) -> None:
         body = {"prompt": PROMPT, "max_tokens": 250, "ignore_eos": True, "stream": True}

@@ -139,8 +139,8 @@ def pieces(tokenizer: Any, ids: list[int], stop: list[str], sizes: list[int]) ->
     sizes=st.lists(st.integers(1, 8), max_size=20),
 )
 def test_stop_strings_and_characters(tokenizer: Any, text: str, stop: list[str], sizes: list[int]) -> None:
-    """For any text, stops and steps (a draft makes steps of several tokens) no piece shows any of the stop string (A11),
-    and no piece holds a replacement character, for every character here gets completed (A15).
+    """For any text, stops and steps (a draft makes steps of several tokens) no piece shows any of the stop string
+    (A11), and none holds a replacement character, for every character here gets completed (A15).
     """
     ids = tokenizer.encode(text, add_special_tokens=False)
     whole = tokenizer.decode(ids)

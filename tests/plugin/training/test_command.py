@@ -16,9 +16,9 @@ from plugin.drafts import checkpoint
 from plugin.training import entry
 from plugin.training.data.problems.generate import take
 from plugin.training.entry import _settings, guarded
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.stop import Interrupted
 from plugin.training.run.trainer import NotFinite
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.frozen_verifier import FrozenVerifier
 
 DEMO = Path(__file__).parents[3] / "plugin" / "demo"
@@ -235,7 +235,7 @@ def test_a_copied_run_goes_on_f09(command: Callable[..., tuple[int, str]], tmp_p
 
 
 def test_the_flags_defaults_are_the_settings() -> None:
-    """They are written out beside the flags, since help must not import torch."""
+    """All of them, precision on CUDA included."""
     words = ["train", "dflash", "--verifier", "v", "--data", "d", "--out", "o"]
     arguments = _parser().parse_args(words)
     assert _settings(arguments, torch.device("cuda")) == DraftSettings()

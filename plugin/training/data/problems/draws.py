@@ -8,6 +8,7 @@ A draw gives every field that the kind's wordings need, results of the steps inc
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from plugin.training.data.problems import words
 
@@ -66,14 +67,9 @@ def basket(rng: random.Random) -> Fields:
     }
 
 
-def _two_names(rng: random.Random) -> tuple[str, str]:
-    first, second = rng.sample(words.NAMES, 2)
-    return first, second
-
-
 def age(rng: random.Random) -> Fields:
     """Two people, an age in some years asked."""
-    who, other = _two_names(rng)
+    who, other = rng.sample(words.NAMES, 2)
     age, gap, years = rng.randint(5, 30), rng.randint(2, 9), rng.randint(2, 9)
     return {
         "who": who,
@@ -88,7 +84,7 @@ def age(rng: random.Random) -> Fields:
 
 def times_as_old(rng: random.Random) -> Fields:
     """Two people, the sum of their ages asked."""
-    who, other = _two_names(rng)
+    who, other = rng.sample(words.NAMES, 2)
     age, times = rng.randint(3, 12), rng.randint(2, 5)
     return {
         "who": who,
@@ -193,7 +189,7 @@ def reading(rng: random.Random) -> Fields:
 
 def collection(rng: random.Random) -> Fields:
     """A sum and a difference."""
-    who, other = _two_names(rng)
+    who, other = rng.sample(words.NAMES, 2)
     start, more = rng.randint(5, 50), rng.randint(2, 40)
     fewer = rng.randint(2, start - 1)
     return {
@@ -234,3 +230,11 @@ def part(rng: random.Random) -> Fields:
         "given": each,
         "result": part * each - each,
     }
+
+
+_ALL = (
+    trip, purchase, change, basket, age, times_as_old, sharing, left_over, discount, minutes, perimeter, area,
+    output, reading, collection, saving, part,
+)  # fmt: skip
+DRAWS: Final = {draw.__name__: draw for draw in _ALL}
+"""By the names that `kinds.toml` calls them."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from plugin.training.data.problems import draws
-from plugin.training.data.problems.draws import Fields
+from plugin.training.data.problems.draws import DRAWS, Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Kind:
 
     def draw(self, rng: random.Random) -> Fields:
         """The fields of one problem; `result` among them is the number asked for."""
-        fields = getattr(draws, self.draws)(rng)
+        fields = DRAWS[self.draws](rng)
         return {**fields, "result": fields[self.result]}
 
 

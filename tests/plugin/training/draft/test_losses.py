@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from plugin.training.draft.losses import (
-    LossSettings,
     cross_entropy,
     draft_loss,
     kl_divergence,
     slot_weights,
     total_variation,
 )
+from plugin.training.settings import LossSettings
 
 
 def _softmax(logits: list[float]) -> list[float]:

@@ -13,8 +13,8 @@ from transformers import T5Gemma2ForConditionalGeneration
 from plugin.training.data.samples import Sample
 from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.checkpoint import RunMetadata, train_command, write_checkpoint
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.trainer import DraftTrainer, TrainingState
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor
 
 METRICS = {"loss_epoch": 0.5, "full_acc_epoch": 0.75, "position_1_acc_epoch": 0.9}

@@ -14,8 +14,8 @@ from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.model import TrainableDraft
 from plugin.training.run.evaluation import evaluate, serving_acceptance
 from plugin.training.run.schedule import learning_rate
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.trainer import DraftTrainer, NotFinite, StepReport, check_finite
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor, VerifierStates
 from plugin.training.verifier.greedy import greedy_responses
 

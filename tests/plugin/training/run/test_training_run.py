@@ -24,10 +24,10 @@ from plugin.training.run import training_run
 from plugin.training.run.checkpoint import RunMetadata, restore
 from plugin.training.run.events import Events
 from plugin.training.run.folder import RunError, RunFolder
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.stop import Interrupted, StopRequest
 from plugin.training.run.trainer import DraftTrainer, NotFinite, StepReport
 from plugin.training.run.training_run import RunOptions, TrainingRun
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor
 
 SAMPLES = [Sample([2, 8 + i], [*range(10 + i, 17 + i + i % 5), 1], f"s{i}") for i in range(18)]

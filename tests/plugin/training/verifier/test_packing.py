@@ -14,8 +14,8 @@ from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.anchors import make_blocks
 from plugin.training.draft.model import TrainableDraft
-from plugin.training.run.settings import DraftSettings
 from plugin.training.run.step import BlockStep
+from plugin.training.settings import DraftSettings
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.packing import OPEN_ROWS, epoch_rows, pack, packed_rows, packed_states
 

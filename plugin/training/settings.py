@@ -1,46 +1,62 @@
-"""How a draft is trained: every number that decides what the weights become, checked where it is made."""
+"""How a draft is trained: every number that decides what the weights become, checked where it is made.
+
+The flags of `t5gemma2 train <family>` come from here; this imports no torch, so that help needs none.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
-
-from plugin.training.draft.losses import LossSettings
+from typing import Literal, TypeVar, get_args
 
 Precision = Literal["bfloat16", "float32"]
+Number = TypeVar("Number", int, float)
+
+
+def number(default: Number, text: str, flag: str | None = None) -> Number:
+    """A field with a flag, by default of its name; `text` is its help."""
+    value: Number = field(default=default, metadata={"help": text, "flag": flag})
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """Weights of the terms. `gamma` is the slot decay; the last three concern DSpark."""
+
+    gamma: float = number(4.0, "slots of the weights' decay")
+    cross_entropy: float = 0.1
+    total_variation: float = 0.9
+    confidence: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DraftSettings:
     """The defaults are the published recipe, but for `whole_blocks`.
 
-    Lengths are in tokens. An optimizer step sees `rows` * `accumulate` packed rows of at most `total_length` decoder
-    tokens, with at most `max_anchors` blocks in each; the verifier reads `extractor_batch` samples at a time.
-    `prompt_length` and `response_length` are where samples are cut (the end token counts). `noise` is the half-width
-    of the uniform noise on the aux states. `whole_blocks` keeps anchors away from a response's last block, as the
-    published drafts were trained; a draft then never learns how a response ends. `precision` is what the draft
-    computes in; its master weights are float32 always.
+    An optimizer step sees `rows` * `accumulate` packed rows. The end token counts in `response_length`, `noise` is the
+    half-width of the uniform noise. `whole_blocks` keeps anchors away from a response's last block, as the published
+    drafts were trained; a draft then never learns how a response ends. `precision` is what the draft computes in; its
+    master weights are float32 always.
 
     Raises `ValueError` naming the field that makes no sense.
     """
 
-    epochs: int = 6
-    rows: int = 1
-    accumulate: int = 1
-    total_length: int = 2048
-    prompt_length: int = 2048
-    response_length: int = 1024
-    max_anchors: int = 256
-    extractor_batch: int = 4
-    peak_rate: float = 6e-4
-    warmup: float = 0.01
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    noise: float = 0.05
+    epochs: int = number(6, "over the training samples")
+    rows: int = number(1, "packed rows a micro-batch")
+    accumulate: int = number(1, "micro-batches a step")
+    total_length: int = number(2048, "decoder tokens a packed row")
+    prompt_length: int = number(2048, "encoder cut, tokens")
+    response_length: int = number(1024, "decoder cut, tokens")
+    max_anchors: int = number(256, "most blocks a packed row", "--anchors")
+    extractor_batch: int = number(4, "samples that the verifier reads at a time")
+    peak_rate: float = number(6e-4, "peak learning rate", "--rate")
+    warmup: float = number(0.01, "fraction of all steps")
+    weight_decay: float = number(0.01, "of AdamW")
+    clip: float = number(1.0, "largest gradient norm")
+    noise: float = number(0.05, "on the aux states")
     whole_blocks: bool = False
-    train_fraction: float = 0.9
-    seed: int = 42
+    train_fraction: float = number(0.9, "of the samples; the others validate")
+    seed: int = number(42, "of data, weights and draws")
     precision: Precision = "bfloat16"
     loss: LossSettings = field(default_factory=LossSettings)
 

@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from plugin.training.draft.losses import LossSettings
-from plugin.training.run.settings import DraftSettings
 from plugin.training.seeds import seeded
+from plugin.training.settings import DraftSettings, LossSettings
 
 
 def test_defaults_are_the_published_recipe() -> None:
