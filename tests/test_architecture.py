@@ -62,9 +62,20 @@ def module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Absolute names that a file imports anywhere in it, `a.b` for `from a import b`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(path: Path, at_start: bool = False) -> Iterator[str]:
+    """Absolute names that a file imports anywhere in it, also `a.b` for `from a import b`.
+
+    With `at_start` only those of the moment when it is itself imported: not in a function, not for types alone.
+    """
+    found: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while found:
+        node = found.pop()
+        if at_start and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if at_start and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            found += node.orelse
+            continue
+        found += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -117,39 +128,75 @@ def test_modules_say_why_they_exist(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path.relative_to(ROOT)
 
 
-FLOORS_OF_THE_APP = (
-    ("app", "app.cli", "app.settings_reference"),
-    ("app.bench",),
-    ("app.factory", "app.vllm_serve"),
-    ("app.routes",),
-    ("app.completions",),
-    ("app.gateway", "app.middleware", "app.vllm_engine"),
-    ("app.admission", "app.scope", "app.tokenizing"),
-    ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
-    ("app.engine",),
-    ("app.drafts",),
-    ("app.environment", "app.logs"),
-    ("app.settings",),
-)
-"""The rooms of `app` from the top down. A module knows its own room and the floors below it."""
+FLOORS = {
+    "app": (
+        ("app", "app.cli", "app.settings_reference"),
+        ("app.bench",),
+        ("app.factory", "app.vllm_serve"),
+        ("app.routes",),
+        ("app.completions",),
+        ("app.gateway", "app.middleware", "app.vllm_engine"),
+        ("app.admission", "app.scope", "app.tokenizing"),
+        ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
+        ("app.engine",),
+        ("app.drafts",),
+        ("app.environment", "app.logs"),
+        ("app.settings",),
+    ),
+    "plugin": (
+        ("plugin",),
+        ("plugin.vllm_hooks", "plugin.training"),
+        ("plugin.drafts", "plugin.verifier"),
+        ("plugin.attention",),
+    ),
+    "plugin.training": (
+        ("plugin.training", "plugin.training.command"),
+        ("plugin.training.demo",),
+        ("plugin.training.entry",),
+        ("plugin.training.run",),
+        ("plugin.training.verifier",),
+        ("plugin.training.draft",),
+        ("plugin.training.data",),
+        ("plugin.training.data.problems",),
+        ("plugin.training.flags",),
+        ("plugin.training.settings", "plugin.training.device", "plugin.training.seeds"),
+    ),
+}
+"""The rooms of a house from the top down. A module knows its own room and the floors below it."""
 
 
-def room_of_the_app(name: str) -> tuple[int, str]:
-    """Floor (0 is the top) and room of a module or of a name in it."""
-    for floor, rooms in enumerate(FLOORS_OF_THE_APP):
-        for room in rooms:
-            if name == room or (room != "app" and inside(name, room)):
-                return floor, room
-    raise AssertionError(f"{name} has no floor: give it one")
+def room(name: str, house: str) -> tuple[int, str]:
+    """Floor (0 is the top) and room of a module or of a name in it; the innermost room where one is in another."""
+    found = [
+        (floor, one)
+        for floor, rooms in enumerate(FLOORS[house])
+        for one in rooms
+        if name == one or (one != house and inside(name, one))
+    ]
+    assert found, f"{name} has no floor: give it one"
+    return max(found, key=lambda place: len(place[1]))
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if inside(module(path), "app")], ids=module)
-def test_arrows_inside_the_app_run_down(path: Path) -> None:
-    floor, room = room_of_the_app(module(path))
-    for imported in imports(path):
-        if inside(imported, "app") and imported != "app":
-            below, other = room_of_the_app(imported)
-            assert other == room or below > floor, f"{module(path)} imports {imported}"
+@pytest.mark.parametrize("house", FLOORS)
+def test_arrows_run_down(house: str) -> None:
+    for path in SOURCES:
+        name = module(path)
+        if not inside(name, house):
+            continue
+        floor, own = room(name, house)
+        for imported in imports(path):
+            if inside(imported, house) and imported != house:
+                below, other = room(imported, house)
+                assert other == own or below > floor, f"{name} imports {imported}"
+
+
+def test_no_circle_of_imports() -> None:
+    """Modules without imports left are taken away, again and again; what stays stands in a circle or over one."""
+    names = {module(path) for path in SOURCES}
+    left = {module(path): names & set(imports(path, at_start=True)) - {module(path)} for path in SOURCES}
+    while bottom := {name for name, imported in left.items() if not imported & left.keys()}:
+        left = {name: imported for name, imported in left.items() if name not in bottom}
+    assert not left
 
 
 BLOCK = """
@@ -167,20 +214,29 @@ assert not [name for name in sys.modules if name.partition(".")[0] in {engines!r
 """
 
 
+def import_without(engines: tuple[str, ...], names: list[str]) -> None:
+    """Imports the modules in a process of its own that cannot import `engines`."""
+    code = BLOCK.format(engines=engines, names=names)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_imports_without_an_engine() -> None:
     """Everything but the model code, the hooks and the training imports with vLLM, torch and triton blocked."""
     names = [name for name in map(module, SOURCES) if not name.startswith(NEED_AN_ENGINE)]
     assert {"app.factory", "app.vllm_engine", "app.cli", "plugin.drafts.checkpoint", "plugin"} <= set(names)
-    code = BLOCK.format(engines=ENGINES, names=names)
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
+    import_without(ENGINES, names)
+
+
+def test_the_flags_of_training_need_no_engine() -> None:
+    """Its command line, the recipe that the flags come from, and what the benchmark client reads prompts with."""
+    names = ["command", "settings", "data.sources", "data.profiles", "data.problems.generate"]
+    import_without(ENGINES, [f"plugin.training.{name}" for name in names])
 
 
 def test_the_markov_head_needs_torch_alone() -> None:
     """Training takes it from the serving side."""
-    code = BLOCK.format(engines=("vllm",), names=["plugin.drafts.markov"])
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
+    import_without(("vllm",), ["plugin.drafts.markov"])
 
 
 INDEPENDENT_TABLES = (
@@ -221,54 +277,3 @@ def test_tests_take_all_families_from_the_registry() -> None:
         if not name.startswith(INDEPENDENT_TABLES):
             spelled = family_tables(path, at_least=3)
             assert not spelled, f"{name}: lines {spelled}"
-
-
-TRAINING_ROOMS = (
-    "device", "seeds", "settings", "flags", "data.problems", "data", "draft", "verifier", "run", "entry", "demo",
-    "command",
-)  # fmt: skip
-"""The rooms of `plugin.training`, folders and the modules beside them, from the bottom up."""
-
-
-def training_room(name: str) -> str:
-    """The room of a module of `plugin.training`, "" for the package itself; the innermost where one is in another."""
-    rest = name.removeprefix("plugin.training").removeprefix(".")
-    return max((room for room in TRAINING_ROOMS if inside(rest, room)), key=len, default="")
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("plugin/training/**/*.py")), ids=module)
-def test_training_imports_only_rooms_below(path: Path) -> None:
-    name = module(path)
-    room = training_room(name)
-    assert room or name == "plugin.training", f"{name} is in none of {TRAINING_ROOMS}"
-    for imported in imports(path):
-        if inside(imported, "plugin.training"):
-            other = training_room(imported)
-            assert TRAINING_ROOMS.index(other) <= TRAINING_ROOMS.index(room), f"{name} imports {imported}"
-
-
-def imported_at_start(path: Path) -> set[str]:
-    """Our modules that a file imports when it is itself imported: not in a function, not for types alone."""
-    names: set[str] = set()
-    found: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while found:
-        node = found.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            found += node.orelse
-            continue
-        found += ast.iter_child_nodes(node)
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names & set(map(module, SOURCES)) - {module(path)}
-
-
-def test_no_circle_of_imports() -> None:
-    """Modules without imports left are taken away, again and again; what stays stands in a circle or over one."""
-    left = {module(path): imported_at_start(path) for path in SOURCES}
-    while bottom := {name for name, imported in left.items() if not imported & left.keys()}:
-        left = {name: imported for name, imported in left.items() if name not in bottom}
-    assert not left

@@ -120,12 +120,13 @@ def test_wheel_holds_what_is_not_python() -> None:
         assert not [p for p in patterns for part in parts if fnmatch.fnmatch(part, p)], path
 
 
-def test_wheel_holds_the_mixtures(tmp_path: Path) -> None:
-    """They lie in `config`; `t5gemma2 train` of a wheel finds them beside its own files."""
+def test_wheel(tmp_path: Path) -> None:
+    """It has the mixtures of `config` beside the files of the training, and nothing of `benchmarks` or the tests."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert not any(name.startswith("benchmarks/") for name in names)
     assert "plugin/training/mixtures/t5gemma2_200k.toml" in names
+    assert "plugin/training/data/problems/kinds.toml" in names
     assert "plugin/demo/verifier/model.safetensors" in names and not any(n.startswith("tests") for n in names)
