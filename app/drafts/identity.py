@@ -1,7 +1,7 @@
 """What is loaded: the answer of GET /drafts, and the labels of `t5gemma_draft_info`.
 
 It is made from the checkpoints' facts before the engine starts and never changes afterwards, so every place that speaks
-of the draft (routes, gauges, page, log) speaks of the same one.
+of the draft (routes, gauges, log) speaks of the same one.
 """
 
 from __future__ import annotations
