@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import sys
@@ -32,6 +33,15 @@ def test_every_turn_is_a_prompt(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", {"turns": ["one", "two"]}, {"prompt": ["three", "four"]})
     assert load(f"mtbench={path}", None, 0, {}).prompts == ("one", "two", "three", "four")
     assert load(f"mtbench={path}", 3, 0, {}).prompts == ("one", "two", "three")
+
+
+def test_packed_files_and_lines_beyond_the_last_prompt(tmp_path: Path) -> None:
+    """.gz is unpacked, a byte order mark is left out, and what follows the first N prompts is not read."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'\xef\xbb\xbf{"prompt": "a"}\n{"prom'))
+    assert load(f"x={path}", 1, 0, {}).prompts == ("a",)
+    with pytest.raises(BenchError, match=r"a\.jsonl\.gz:2: no JSON"):
+        load(f"x={path}", None, 0, {})
 
 
 def test_hash_is_of_the_prompts_as_used(tmp_path: Path) -> None:
