@@ -27,10 +27,16 @@ class ThreadSafeTokenizer:
         self._backend = copy.deepcopy(backend)
         self._backend.no_padding()
         self._backend.no_truncation()
-        self.max_chars_per_token = max(len(token) for token in self._backend.get_vocab())
-        self.truncation_side: Literal["left", "right"] = (
-            "left" if tokenizer.truncation_side == "left" else "right"
-        )
+        self._longest = max(len(token) for token in self._backend.get_vocab())
+        self._side: Literal["left", "right"] = "left" if tokenizer.truncation_side == "left" else "right"
+
+    @property
+    def max_chars_per_token(self) -> int:
+        return self._longest
+
+    @property
+    def truncation_side(self) -> Literal["left", "right"]:
+        return self._side
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
