@@ -126,7 +126,8 @@ FLOORS_OF_THE_APP = (
     ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
     ("app.engine",),
     ("app.drafts",),
-    ("app.environment", "app.logs"),
+    ("app.environment", "app.logs", "app.uvicorn_command"),
+    ("app.dotenv_file",),
     ("app.settings",),
 )
 """The rooms of `app` from the top down. A module knows its own room and the floors below it."""

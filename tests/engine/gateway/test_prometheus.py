@@ -44,8 +44,8 @@ SERIES = sorted({found for expr in ALERTS for found in re.findall(r"(?:t5gemma_|
 class Prometheus:
     """A running Prometheus; `ask` is its HTTP API."""
 
-    def __init__(self, url: str) -> None:
-        self._client = httpx.Client(base_url=url, timeout=10)
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
 
     def ask(self, path: str, **parameters: str) -> Any:
         reply = self._client.get(f"/api/v1/{path}", params=parameters)
@@ -68,20 +68,18 @@ def prometheus(server: GatewayProcess, tmp_path_factory: pytest.TempPathFactory)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    process = subprocess.Popen(
-        [
-            "prometheus",
-            f"--config.file={folder}/prometheus.yml",
-            f"--storage.tsdb.path={folder}/data",
-            f"--web.listen-address={address}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "log").open("wb"),
-    )
+    command = [
+        "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address={address}",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        running = Prometheus(f"http://{address}")
-        _scraped(running, server, 10)
-        yield running
+        with httpx.Client(base_url=f"http://{address}", timeout=10) as client:
+            running = Prometheus(client)
+            _scraped(running, server, 10)
+            yield running
     finally:
         process.terminate()
         process.wait(20)
