@@ -6,6 +6,7 @@ no submodule of that name, which would shadow it.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 __all__ = ["main"]
-
-_UVICORN_STARTUP_FAILURE = 3
-"""Exit code of a worker at which uvicorn's supervisor stops instead of starting it again."""
 
 
 def _refuse_another_plugin() -> None:
@@ -50,20 +48,28 @@ def __getattr__(name: str) -> Any:
 
 def _build() -> FastAPI:
     """The ASGI application for this environment; what is wrong ends the process with one line."""
-    _refuse_workers()
+    from app import uvicorn_command
+
+    uvicorn_command.refuse_workers()
+    uvicorn_command.refuse_address()
     _count_in_memory()
-    from app.environment import load_settings
+    from app.environment import load_settings, refuse_other_plugins, service_variables
     from app.settings import SettingsError
     from plugin.drafts.checkpoint import CheckpointError, resolve
 
     try:
+        refuse_other_plugins()
         asked = load_settings()
         found = resolve(asked.model, asked.draft, asked.verifier, asked.k, asked.checkpoints_dir)
         from app.factory import create_app
 
-        return create_app(asked, found)
+        application = create_app(asked, found)
     except (SettingsError, CheckpointError) as error:
         raise SystemExit(f"t5gemma2: {error}") from None
+    if names := service_variables():
+        text = "%s: no settings, but what Kubernetes tells of a service; ignored"
+        logging.getLogger("app").warning(text, ", ".join(names))
+    return application
 
 
 def _count_in_memory() -> None:
@@ -74,26 +80,3 @@ def _count_in_memory() -> None:
     for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
         if (folder := os.environ.pop(name, None)) is not None:
             print(f"t5gemma2: {name}={folder} is ignored: one process serves here", file=sys.stderr)
-
-
-def _refuse_workers() -> None:
-    """`uvicorn --workers 2` would start two engines on one GPU; data parallelism is the engine's own business."""
-    if _workers(sys.argv, os.environ.get("WEB_CONCURRENCY")) <= 1:
-        return
-    print(
-        "t5gemma2: more than one uvicorn worker would start one engine each on the same device;"
-        " use one worker and T5GEMMA_DATA_PARALLEL_SIZE",
-        file=sys.stderr,
-    )
-    raise SystemExit(_UVICORN_STARTUP_FAILURE)
-
-
-def _workers(argv: list[str], web_concurrency: str | None) -> int:
-    """Workers that uvicorn's command line or environment asks for; 1 where it says nothing readable."""
-    asked = web_concurrency or "1"
-    for here, following in zip(argv, [*argv[1:], ""], strict=True):
-        if here == "--workers":
-            asked = following
-        elif here.startswith("--workers="):
-            asked = here.partition("=")[2]
-    return int(asked) if asked.isdecimal() else 1

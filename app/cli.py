@@ -14,9 +14,12 @@ from collections.abc import Sequence
 
 from app.bench.command import add_commands
 from app.settings import Settings, variable
+from app.uvicorn_command import check_address
 from plugin.training.command import add_train
 
 _NO_FLAG = {"api_keys"}
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+"""uvicorn's, which imports too much to be asked here."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,7 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the HTTP server", allow_abbrev=False)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     serve.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s)")
-    serve.add_argument("--log-level", default="info", help="uvicorn's log level (default %(default)s)")
+    serve.add_argument(
+        "--log-level", default="info", choices=LOG_LEVELS, help="uvicorn's log level (default %(default)s)"
+    )
     group = serve.add_argument_group("settings", "each also an environment variable; the flag wins")
     for field, info in Settings.model_fields.items():
         if field not in _NO_FLAG:
@@ -48,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    check_address(arguments.host, arguments.port)
     for field in Settings.model_fields:
         value = getattr(arguments, variable(field), None)
         if value is not None:

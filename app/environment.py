@@ -1,60 +1,118 @@
 """Reading the settings: from the environment and a `.env` file, with every refusal worded for a person.
 
 pydantic-settings ignores names that it does not know, so a misspelt variable would silently do nothing; here it is
-refused with the nearest name.
+refused with the nearest name. Kubernetes describes each service of a namespace in every container's environment; what
+it says of a service whose name begins with `t5gemma` looks like our variables and is none.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from dotenv import dotenv_values
 from pydantic import ValidationError
 
+from app.dotenv_file import ENCODING, Assigned, read
 from app.settings import PREFIX, Settings, SettingsError, variable
 
 _UVICORN_FLAGS = {"HOST": "--host", "PORT": "--port", "WORKERS": "--workers", "LOG_LEVEL": "--log-level"}
+ENTRY_POINT: Final = "t5gemma2"
+"""The name of our vLLM plugins."""
+_MISSPELT: Final = 0.85
+"""How much alike (difflib's ratio) a name that only looks like one of ours is before it is taken for a slip."""
+_SERVICE: Final = re.compile(
+    rf"{PREFIX}([A-Z0-9_]+_)?((SERVICE_HOST|PORT_\d+_(TCP|UDP|SCTP)_ADDR)=[0-9a-fA-F.:]+"
+    r"|(SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)_PORT)=\d+"
+    r"|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://\S+|PORT_\d+_(TCP|UDP|SCTP)_PROTO=(tcp|udp|sctp))"
+)
+"""`NAME=value` as Kubernetes injects it for a service, by names and values."""
 
 
 def load_settings(env_file: Path | str | None = ".env", **overrides: Any) -> Settings:
-    """Settings from the environment and `env_file` (the environment wins); empty means unset.
+    """Settings from the environment and `env_file` (the environment wins); empty or blank means unset.
 
     Args:
         env_file: dotenv file, may be missing; None reads none.
         overrides: field values that win over both.
 
     Raises:
-        SettingsError: one line with the unknown variable and its nearest, or each value refused and why.
+        SettingsError: one line with the unknown variable and its nearest, or each value refused and why; with file
+            and line where a line is the cause.
     """
-    in_file = dotenv_values(env_file, encoding="utf-8") if env_file is not None else {}
-    _refuse_unknown([*os.environ, *in_file])
+    in_file = {} if env_file is None else read(env_file)
+    injected = set(service_variables())
+    given = {name: Assigned(value, "") for name, value in os.environ.items() if name not in injected}
+    for assigned in (in_file, given):
+        _refuse_names(assigned)
     try:
-        return Settings(_env_file=env_file, _env_file_encoding="utf-8", **overrides)
+        return Settings(_env_file=env_file, _env_file_encoding=ENCODING, **overrides)
     except ValidationError as error:
-        given = {name.upper(): value for name, value in [*in_file.items(), *os.environ.items()]}
-        given |= {variable(field): value for field, value in overrides.items()}
-        raise SettingsError("; ".join(_line(detail, given) for detail in error.errors())) from None
+        places = {name.upper(): assigned for name, assigned in [*in_file.items(), *given.items()]}
+        places |= {variable(field): Assigned(str(value), "") for field, value in overrides.items()}
+        raise SettingsError("; ".join(_line(detail, places) for detail in error.errors())) from None
 
 
-def _refuse_unknown(names: Iterable[str]) -> None:
-    known = [field.upper() for field in Settings.model_fields]
-    for name in names:
-        asked = name.upper().removeprefix(PREFIX)
-        if not name.upper().startswith(PREFIX) or asked in known:
+def refuse_other_plugins() -> None:
+    """`VLLM_PLUGINS` is vLLM's list of the plugins to load; without ours it knows no T5Gemma 2.
+
+    Raises:
+        SettingsError: the variable leaves ours out, or the project is on the path but not installed.
+    """
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and ENTRY_POINT not in allowed.split(","):
+        raise SettingsError(
+            f"VLLM_PLUGINS={allowed!r} leaves out {ENTRY_POINT}, without which vLLM cannot load this model;"
+            f" unset it, or add {ENTRY_POINT} between commas, without blanks"
+        )
+    if not entry_points(group="vllm.general_plugins", name=ENTRY_POINT):
+        raise SettingsError(f"vLLM finds no plugin {ENTRY_POINT}; install this project (`pip install .`)")
+
+
+def service_variables() -> list[str]:
+    """Names in the environment that Kubernetes injected for a service; they are no settings."""
+    return sorted(name for name, value in os.environ.items() if _SERVICE.fullmatch(f"{name}={value}"))
+
+
+def _refuse_names(given: Mapping[str, Assigned]) -> None:
+    """Of the names in one place: each that begins as ours, or is nearly one of ours, is one of ours, and set once."""
+    known = [variable(field) for field in Settings.model_fields]
+    seen: dict[str, str] = {}
+    for name, (value, place) in given.items():
+        asked, where = name.upper(), f"{place}: " if place else ""
+        if asked not in known:
+            _refuse_unknown(name, known, where)
             continue
-        hint = "`t5gemma2 serve --help` names them all"
-        if flag := _UVICORN_FLAGS.get(asked):
-            hint = f"use uvicorn's {flag}"
-        elif nearest := difflib.get_close_matches(asked, known, n=1):
-            hint = f"did you mean {variable(nearest[0])}?"
-        raise SettingsError(f"{name} is not a setting: {hint}")
+        if any("\udc80" <= character <= "\udcff" for character in value):  # how os.environ holds other bytes
+            raise SettingsError(f"{where}{name}: the value is not UTF-8")
+        if (other := seen.setdefault(asked, name)) != name:
+            raise SettingsError(f"{where}{other} and {name} are the same setting; set one of them")
 
 
-def _line(detail: Any, given: Mapping[str, object]) -> str:
+def _refuse_unknown(name: str, known: list[str], where: str) -> None:
+    asked = name.upper()
+    if asked.startswith(PREFIX):
+        near = difflib.get_close_matches(
+            asked.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known], n=1
+        )
+        nearest = [PREFIX + one for one in near]
+    else:
+        nearest = difflib.get_close_matches(asked, known, n=1, cutoff=_MISSPELT)
+        if not nearest or asked[0] != PREFIX[0]:
+            return
+    hint = "`t5gemma2 serve --help` names them all"
+    if flag := _UVICORN_FLAGS.get(asked.removeprefix(PREFIX)):
+        hint = f"use uvicorn's {flag}"
+    elif nearest:
+        hint = f"did you mean {nearest[0]}?"
+    raise SettingsError(f"{where}{name} is not a setting: {hint}")
+
+
+def _line(detail: Any, given: Mapping[str, Assigned]) -> str:
     """One refused value in words: variable, value (never of a secret), reason and range."""
     field = str(detail["loc"][0])
     reason = detail["msg"].removeprefix("Value error, ")
@@ -62,5 +120,8 @@ def _line(detail: Any, given: Mapping[str, object]) -> str:
     words = {"gt": "above", "ge": "at least", "le": "at most"}
     bounds = [(name, getattr(rule, name)) for name in words for rule in rules if hasattr(rule, name)]
     limits = " and ".join(f"{words[name]} {limit}" for name, limit in bounds)
-    value = "" if field == "api_keys" else f"={str(given.get(variable(field)))!r}"
-    return f"{variable(field)}{value}: {reason}" + (f" (range: {limits})" if limits else "")
+    text, place = given.get(variable(field), Assigned("", ""))
+    value = "" if field == "api_keys" else f"={text!r}"
+    return f"{place and place + ': '}{variable(field)}{value}: {reason}" + (
+        f" (range: {limits})" if limits else ""
+    )

@@ -64,6 +64,7 @@ class Gateway:
         self.stage = "start"
         self.failure: str | None = None
         self.began = time.monotonic()
+        self._started = False
         self._factory = factory
         self._engine: Engine | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -94,7 +95,16 @@ class Gateway:
         return None if self._engine is None else self._engine.facts
 
     def start(self) -> None:
-        """Begins loading and watching; returns at once."""
+        """Begins loading and watching; returns at once.
+
+        Raises:
+            RuntimeError: it has begun before. What ended stays ended: the engine, the tokenizer's threads, the counts.
+        """
+        if self._started:
+            raise RuntimeError(
+                "this application has been started before and has one engine in its life; create_app makes another"
+            )
+        self._started = True
         values = self.settings.model_dump(mode="json", exclude_none=True)
         log.info("settings: %s", " ".join(f"{variable(name)}={value}" for name, value in values.items()))
         loop = asyncio.get_running_loop()

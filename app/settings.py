@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "T5GEMMA_"
@@ -36,17 +36,11 @@ def _keys(value: object) -> object:
     return keys
 
 
-def _stripped(value: object) -> object:
-    """Blank counts as unset: `T5GEMMA_DRAFT=" "` must never mean the current folder."""
-    return (value.strip() or None) if isinstance(value, str) else value
-
-
 Level = Literal["none", "summary", "detailed"]
 """How much of its speculative decoding a response tells."""
 
 CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_keys)]
-Text = Annotated[str | None, BeforeValidator(_stripped)]
 
 
 class Settings(BaseSettings):
@@ -58,16 +52,16 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
     )
 
-    model: Text = Field(
+    model: str | None = Field(
         None,
         description="Verifier, or Speculators draft whose config names its verifier; local folder or hub id."
         " Unset: the bundled DFlash demo draft.",
     )
-    draft: Text = Field(
+    draft: str | None = Field(
         None,
         description="Draft for the verifier given as MODEL, local folder or hub id; `none` serves it alone.",
     )
-    verifier: Text = Field(
+    verifier: str | None = Field(
         None,
         description="Verifier to use instead of the one that the draft's config names; local folder or hub id.",
     )
@@ -169,7 +163,16 @@ class Settings(BaseSettings):
         description="Per-request speculative-decoding metrics in responses (only with a draft);"
         " detailed adds the accepted tokens of each step.",
     )
-    root_path: Text = Field(None, description="Path prefix that a proxy strips, such as /t5gemma.")
+    root_path: str | None = Field(None, description="Path prefix that a proxy strips, such as /t5gemma.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stripped(cls, values: dict[str, object]) -> dict[str, object]:
+        """Blanks around a value, such as a secret's line end, do not count; blank is unset: `T5GEMMA_DRAFT=" "` must
+        never mean the current folder. But blank keys were meant to close the API.
+        """
+        given = {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
+        return {name: value for name, value in given.items() if value != "" or name == "api_keys"}
 
     @field_validator("dtype", mode="before")
     @classmethod

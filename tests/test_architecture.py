@@ -140,7 +140,8 @@ FLOORS = {
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
         ("app.engine",),
         ("app.drafts",),
-        ("app.environment", "app.logs"),
+        ("app.environment", "app.logs", "app.uvicorn_command"),
+        ("app.dotenv_file",),
         ("app.settings",),
     ),
     "plugin": (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from app.drafts.ledger import Ledger
 from app.environment import load_settings
 from app.settings import PREFIX, Settings, variable
 from plugin.drafts.checkpoint import resolve
+from tests.app.conftest import complete, served
+from tests.app.fake_engine import FakeEngine
 from tests.plugin.drafts.folders import write_pair
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +74,43 @@ def test_profiles_are_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_settings(file).model == PROFILES[name]
     assert set(dotenv_values(file)) <= VARIABLES
     assert load_settings(file).draft == ("none" if name == "verifier" else None)
+
+
+PUBLISHED = {
+    "verifier": "t5gemma-2-1b-1b",
+    "dflash": "t5gemma-2-1b-1b-dflash",
+    "dspark": "t5gemma-2-1b-1b-dspark",
+    "dflare": "t5gemma-2-1b-1b-dflare",
+}
+"""Model names of the published requests."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.anyio
+async def test_profiles_answer_to_the_published_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the profile alone the published requests are served, not 404 (N30); the checkpoint's own name is, too."""
+    for field in Settings.model_fields:
+        monkeypatch.delenv(variable(field), raising=False)
+    profile = load_settings(CONFIG / f"{name}.env")
+    assert profile.model is not None
+    names = {PUBLISHED[name], profile.model.partition("/")[2]}
+    async with served(FakeEngine(), served_model_name=profile.served_model_name) as client:
+        models = (await client.get("/v1/models")).json()["data"]
+        assert models[0]["id"] == PUBLISHED[name]
+        for asked in names:
+            assert (await client.get(f"/v1/models/{asked}")).status_code == 200
+            assert (await complete(client, model=asked)).status_code == 200
+
+
+@pytest.mark.parametrize("file", ["kubernetes/gateway.yaml", "ray/serve.yaml"])
+def test_manifests_answer_to_the_published_name(file: str) -> None:
+    text = (CONFIG / file).read_text()
+    assert "dflare-large" in text and PUBLISHED["dflare"] in text
 
 
 def test_no_profile_is_forgotten() -> None:
@@ -141,6 +182,9 @@ def test_kubernetes_probes() -> None:
     deployment, service = load("kubernetes/gateway.yaml")
     pod = deployment["spec"]["template"]["spec"]
     [container] = pod["containers"]
+    assert (
+        pod["enableServiceLinks"] is False
+    )  # a service named t5gemma-x would be told as T5GEMMA_X_... (N13)
     asked = {
         kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")
     }
@@ -160,3 +204,13 @@ def test_ray_serve() -> None:
     assert f"\n{attribute} = " in source
     assert f'name="{application["deployments"][0]["name"]}"' in source
     assert all(isinstance(value, str) for value in application["runtime_env"]["env_vars"].values())
+
+
+@pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool is not installed (`apt-get install prometheus`)"
+)
+def test_prometheus_itself_takes_its_files() -> None:
+    """promtool reads the rules that the configuration names, too."""
+    command = ["promtool", "check", "config", CONFIG / "prometheus/prometheus.yml"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 0 and "3 rules found" in ended.stdout, ended.stdout + ended.stderr

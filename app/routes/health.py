@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
 
 from app.errors import Loading
@@ -54,6 +54,11 @@ async def ready(gateway: ThisGateway, response: Response) -> Status:
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
-    """The engine's own `vllm:*` series untouched, `t5gemma_*`, and HTTP counts."""
-    encode, kind = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(request.app.state.registry), headers={"Content-Type": kind})
+    """The engine's own `vllm:*` series untouched, `t5gemma_*`, and HTTP counts.
+
+    In the same format whatever is asked for: to a scraper that names no escaping, as Prometheus 2 does not,
+    prometheus_client writes `vllm:` as `vllm_` in all but this one.
+    """
+    return Response(
+        generate_latest(request.app.state.registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+    )

@@ -6,13 +6,14 @@ import json
 import logging
 from typing import Any, Self
 
+import httpx
 import pytest
 from pydantic import BaseModel, model_validator
 
 from app.engine import EnginePlan
 from app.logs import JsonLines
 from app.settings import SettingsError
-from tests.app.conftest import build, ready
+from tests.app.conftest import build, complete, ready
 from tests.app.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
@@ -94,3 +95,25 @@ async def test_failed_start(fails: Any, failure: str, traced: bool, monkeypatch:
     (told,) = [line for line in map(json.loads, lines) if "did not start" in line["message"]]
     assert failure in told["message"]
     assert ("in _unforeseen" in told.get("trace", "")) == traced and ("trace" in told) == traced
+
+
+async def test_a_second_life_is_refused() -> None:
+    """The same application started again never became ready; it says why instead (N22)."""
+    app = build(FakeEngine())
+    async with ready(app):
+        pass
+    with pytest.raises(RuntimeError, match="started before"):
+        async with ready(app):
+            pass
+    assert app.state.gateway.phase == "stopped"
+
+
+async def test_two_lives_at_once_are_refused() -> None:
+    """The first serves on (N22)."""
+    app = build(FakeEngine())
+    web = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
+    async with ready(app), web as client:
+        with pytest.raises(RuntimeError, match="started before"):
+            async with ready(app):
+                pass
+        assert (await complete(client)).status_code == 200

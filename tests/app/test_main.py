@@ -21,8 +21,10 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), **variables}
 
 
-def uvicorn(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "uvicorn", "app:main", "--port", "0", *arguments]
+def uvicorn(
+    folder: Path, *arguments: str, flags: str = "--port=0", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "uvicorn", "app:main", *flags.split(), *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=60
     )
@@ -40,30 +42,6 @@ def test_wrong_checkpoint_ends_uvicorn_with_one_line(tmp_path: Path) -> None:
     lines = ended.stderr.strip().splitlines()
     assert lines[-1].startswith(f"t5gemma2: {draft}/config.json: speculators_config.proposal_methods[0].")
     assert "Traceback" not in ended.stderr
-
-
-def test_two_workers_are_refused(tmp_path: Path) -> None:
-    """Two workers would be two engines on one device: said once or twice, and the supervisor stops."""
-    write_pair(tmp_path)
-    ended = uvicorn(tmp_path, "--workers", "2", T5GEMMA_MODEL=str(tmp_path / "dflash"))
-    assert "more than one uvicorn worker" in ended.stderr
-    assert "T5GEMMA_DATA_PARALLEL_SIZE" in ended.stderr
-    assert "Application startup complete" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("argv", "concurrency", "workers"),
-    [
-        (["uvicorn", "app:main"], None, 1),
-        (["uvicorn", "app:main", "--workers", "2"], None, 2),
-        (["uvicorn", "app:main", "--workers=3"], None, 3),
-        (["uvicorn", "--workers", "1", "app:main"], "4", 1),
-        (["uvicorn", "app:main"], "4", 4),
-        (["uvicorn", "app:main", "--workers"], None, 1),
-    ],
-)
-def test_workers_asked_for(argv: list[str], concurrency: str | None, workers: int) -> None:
-    assert app._workers(argv, concurrency) == workers
 
 
 def test_settings_error_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

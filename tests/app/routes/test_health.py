@@ -46,8 +46,22 @@ async def test_loading() -> None:
         assert (await complete(client)).status_code == 200
 
 
+SCRAPERS = {
+    "curl": "*/*",
+    "Prometheus 2.42": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    "Prometheus 2.55": "application/openmetrics-text;version=1.0.0;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+    "Prometheus 3": "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+    "underscores": "text/plain;version=1.0.0;escaping=underscores",
+    "OpenMetrics alone": "application/openmetrics-text; version=1.0.0",
+}
+
+
 async def test_metrics_are_all_there_directly() -> None:
-    """No redirect, the version in the type, openmetrics when asked; under a root path too (E03)."""
+    """No redirect, the version in the type; under a root path too (E03)."""
     for prefix in ("", "/api"):
         async with served(FakeEngine(k=3), root_path=prefix or None) as client:
             for path in ("/metrics", "/metrics/"):
@@ -55,10 +69,24 @@ async def test_metrics_are_all_there_directly() -> None:
                 assert plain.status_code == 200
                 assert plain.headers["content-type"].startswith("text/plain; version=")
                 assert "t5gemma_draft_info{" in plain.text
-            asked = {"Accept": "application/openmetrics-text; version=1.0.0"}
-            fancy = await client.get("/metrics", headers=asked)
-            assert fancy.headers["content-type"].startswith("application/openmetrics-text")
-            assert fancy.text.endswith("# EOF\n") and fancy.text.count("# EOF") == 1
+
+
+@pytest.mark.parametrize("accept", SCRAPERS.values(), ids=SCRAPERS)
+async def test_every_scraper_reads_the_same_names(accept: str) -> None:
+    """Prometheus 2's Accept header gave `vllm_...`, which no alert or panel asks for (N17)."""
+    counter = Counter("vllm:negotiated", "x", ["model_name"])
+    try:
+        async with served(FakeEngine(k=3)) as client:
+            counter.labels("demo").inc(3)
+            plain = await client.get("/metrics", headers={"Accept": ""})
+            asked = await client.get("/metrics", headers={"Accept": accept})
+            assert asked.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            names = [line.split("{")[0].split(" ")[0] for line in asked.text.splitlines()]
+            assert names == [line.split("{")[0].split(" ")[0] for line in plain.text.splitlines()]
+            assert 'vllm:negotiated_total{model_name="demo"} 3.0' in asked.text.splitlines()
+            assert "vllm_" not in asked.text
+    finally:
+        REGISTRY.unregister(counter)
 
 
 async def test_engine_series_are_untouched() -> None:
