@@ -31,6 +31,7 @@ HIDDEN: dict[str, tuple[str, ...]] = {
     "plugins": ("Available plugins for group", "- ", "All plugins in this group will be loaded"),
     "triton_utils.importing": ("Triton is installed, but", "Triton not installed or not compatible"),
     "v1.core.kv_cache_utils": ("Add %d padding layers",),
+    "v1.engine.async_llm": ("AsyncLLM output_handler failed",),
     "v1.sample.logits_processor": ("min_p and logit_bias parameters won't work",),
     "v1.spec_decode.llm_base_proposer": ("Draft model %s does not support external", "Detected EAGLE model"),
     "v1.worker.cpu_worker": ("CPU backend doesn't allow to use",),
@@ -40,14 +41,19 @@ HIDDEN: dict[str, tuple[str, ...]] = {
 
 
 class Unactionable(logging.Filter):
-    """Drops the listed lines of one logger, errors never."""
+    """Drops the listed lines of one logger; of errors only the front end's traceback about an engine that ended, whose
+    own lines say why and whose end the server tells itself.
+    """
 
     def __init__(self, beginnings: tuple[str, ...]) -> None:
         super().__init__()
         self._beginnings = beginnings
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR or not str(record.msg).startswith(self._beginnings)
+        kind = record.exc_info[0] if record.exc_info else None
+        if record.levelno >= logging.ERROR and (kind is None or kind.__name__ != "EngineDeadError"):
+            return True
+        return not str(record.msg).startswith(self._beginnings)
 
 
 def hide() -> None:
