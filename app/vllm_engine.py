@@ -32,8 +32,8 @@ from app.engine import (
 )
 from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
-from plugin import quiet_logs
 from plugin.drafts.checkpoint import fetch
+from plugin.quiet_logs import hide
 
 
 def start(plan: EnginePlan) -> VllmEngine:
@@ -45,7 +45,7 @@ def start(plan: EnginePlan) -> VllmEngine:
     names = f"{verifier.name} with draft {draft.name}" if draft else verifier.name
     plan.progress("download", f"weights of {names} (nothing to do for local folders)")
     checkpoints = fetch(plan.identity.checkpoints)
-    quiet_logs.hide()
+    hide()
     plan.progress("import", "importing vLLM, up to two minutes from a cold disk")
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from app.drafts.identity import Identity
 from app.engine import (
@@ -51,7 +52,7 @@ def kinds(facts: EngineFacts, tokens: Sequence[int]) -> dict[str, Sampling]:
     """
     greedy = Sampling(temperature=0, max_tokens=min(TOKENS, facts.max_model_len - 1), ignore_eos=True)
     sampled = replace(greedy, temperature=1.0, seed=1)
-    penalties = {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1}
+    penalties: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1}
     structured = {
         "regex": "[a-z]+",
         "choice": ["yes", "no"],

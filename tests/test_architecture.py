@@ -30,6 +30,7 @@ KNOWN_TO_THE_APP = (
     "plugin.training.data.problems.generate",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
+    "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 """What of `plugin` the package `app` may import, and its command line: the flags of `train`."""
@@ -116,18 +117,18 @@ def test_modules_say_why_they_exist(path: Path) -> None:
 
 
 FLOORS_OF_THE_APP = (
-    ("app", "app.cli", "app.settings_reference"),
+    ("app", "app.cli"),
     ("app.bench",),
     ("app.factory", "app.vllm_serve"),
     ("app.routes",),
     ("app.completions",),
     ("app.gateway", "app.middleware", "app.vllm_engine"),
-    ("app.admission", "app.scope", "app.tokenizing"),
+    ("app.admission", "app.scope", "app.tokenizing", "app.warm_up"),
     ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
     ("app.engine",),
     ("app.drafts",),
-    ("app.environment", "app.logs"),
-    ("app.settings",),
+    ("app.environment", "app.logs", "app.settings_reference"),
+    ("app.settings", "app.address", "app.progress"),
 )
 """The rooms of `app` from the top down. A module knows its own room and the floors below it."""
 

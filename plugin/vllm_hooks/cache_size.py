@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from plugin.verifier.config import ENCODER_BUDGET_KEY
 from plugin.vllm_hooks.hook import replace
 
 HEAD_ROOM = 1.25
@@ -16,6 +15,8 @@ def full_batch_blocks(vllm_config: Any, kv_cache_groups: Any) -> int:
     caches, its encoder's tokens. Every group of layers takes its blocks from the one pool.
     """
     from vllm.v1.kv_cache_interface import CrossAttentionSpec
+
+    from plugin.verifier.config import ENCODER_BUDGET_KEY
 
     model = vllm_config.model_config
     own = model.max_model_len + vllm_config.num_speculative_tokens + vllm_config.num_lookahead_tokens

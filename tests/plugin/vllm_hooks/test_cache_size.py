@@ -26,7 +26,8 @@ def groups(own: int, cross: int) -> list[KVCacheGroupSpec]:
 
 
 def config(**cache):
-    found = CacheConfig(block_size=PAGE, kv_cache_layout="LBHNC", **cache)
+    found = CacheConfig(block_size=PAGE, **cache)
+    found.kv_cache_layout = "LBHNC"  # as the engine core resolves it
     return SimpleNamespace(
         cache_config=found,
         attention_config=SimpleNamespace(hisparse_config=None),
