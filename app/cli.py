@@ -11,9 +11,11 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from app.bench.command import add_commands
 from app.settings import Settings, variable
+from app.settings_reference import default_of, type_of
 from app.uvicorn_command import check_address
 from plugin.training.command import add_train
 
@@ -25,13 +27,18 @@ LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; exits 2 on wrong usage, 1 on wrong settings or checkpoints."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        raise SystemExit(2)
+    arguments = parser.parse_args(words)
     arguments.command = shlex.join(["t5gemma2", *words])
     arguments.run(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="t5gemma2", description="Serve T5Gemma 2 with speculative drafts.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(required=True, metavar="command")
     serve = commands.add_parser("serve", help="run the HTTP server", allow_abbrev=False)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
@@ -42,14 +49,24 @@ def _parser() -> argparse.ArgumentParser:
     group = serve.add_argument_group("settings", "each also an environment variable; the flag wins")
     for field, info in Settings.model_fields.items():
         if field not in _NO_FLAG:
-            text = f"{(info.description or '').replace('%', '%%')} [{variable(field)}]"
+            text = f"{info.description} ({type_of(info)}; default: {default_of(info)}) [{variable(field)}]"
             group.add_argument(
-                f"--{field.replace('_', '-')}", dest=variable(field), metavar="VALUE", help=text
+                f"--{field.replace('_', '-')}",
+                dest=variable(field),
+                metavar="VALUE",
+                help=text.replace("%", "%%"),
             )
     serve.set_defaults(run=_serve)
     add_commands(commands)
     add_train(commands)
     return parser
+
+
+def _version() -> str:
+    try:
+        return version("t5gemma2-serving")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 def _serve(arguments: argparse.Namespace) -> None:

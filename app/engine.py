@@ -7,6 +7,7 @@ milliseconds; `app.vllm_engine` is the one adapter that stands behind them in pr
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -188,6 +189,10 @@ class Engine(Protocol):
             InvalidRequest, EngineFailure, EngineDead: while it is read.
         """
 
+    def uncounted(self) -> AbstractContextManager[None]:
+        """Steps within the block are in no metric and not in the ledger: for requests that no client sent."""
+        ...
+
     async def check_health(self) -> None:
         """Returns while the engine lives.
 
@@ -200,7 +205,7 @@ class Engine(Protocol):
 
 
 class Progress(Protocol):
-    """Told by the loading thread what it is at; `stage` is one word, `detail` a sentence."""
+    """Told what loading is at, from any thread; `stage` is one word, `detail` a sentence."""
 
     def __call__(self, stage: str, detail: str) -> None: ...
 

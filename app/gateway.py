@@ -16,14 +16,17 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from app.address import ListeningAddress, invitation
 from app.admission import Admission
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.engine import Engine, EngineDead, EngineFactory, EngineFacts, EnginePlan
 from app.errors import Dead, Loading, ShuttingDown
+from app.progress import LoadingProgress
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
+from app.warm_up import PROMPT, WarmUpError, warm_up
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
@@ -34,7 +37,7 @@ LOADING_STOP_S = 5.0
 """Seconds that a half-loaded engine's processes get to end after SIGTERM."""
 
 
-_WORDED = (ValidationError, SettingsError, CheckpointError)
+_WORDED = (ValidationError, SettingsError, CheckpointError, WarmUpError)
 """Refusals whose message says all; of anything else the log has the traceback too."""
 
 
@@ -61,14 +64,14 @@ class Gateway:
         self.tokenizing = TokenizerPool()
         self.running = Running()
         self.phase: Phase = "loading"
-        self.stage = "start"
+        self.progress = LoadingProgress()
         self.failure: str | None = None
-        self.began = time.monotonic()
         self._started = False
         self._factory = factory
         self._engine: Engine | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
+        self._address = ListeningAddress()
         self.on_end: Callable[[], None] = lambda: None
         """Called when the engine is lost for good, so that the process can end."""
 
@@ -82,12 +85,15 @@ class Gateway:
             assert self._engine is not None
             return self._engine
         if self.phase == "loading":
-            raise Loading(
-                f"the model is loading (stage {self.stage}, {time.monotonic() - self.began:.0f} s so far)"
-            )
+            raise Loading(f"the model is loading (stage {self.stage}, {self.progress.seconds:.0f} s so far)")
         if self.phase == "draining":
             raise ShuttingDown("the server is shutting down")
         raise Dead(f"the engine is {self.phase}")
+
+    @property
+    def stage(self) -> str:
+        """What loading is at; ready once it is."""
+        return "ready" if self.phase == "ready" else self.progress.stage
 
     @property
     def facts(self) -> EngineFacts | None:
@@ -108,6 +114,8 @@ class Gateway:
         values = self.settings.model_dump(mode="json", exclude_none=True)
         log.info("settings: %s", " ".join(f"{variable(name)}={value}" for name, value in values.items()))
         loop = asyncio.get_running_loop()
+        self._address.watch()
+        self._tasks.append(loop.create_task(self.progress.remind_until(self._loaded)))
         threading.Thread(target=self._load, args=(loop,), name="load-engine", daemon=True).start()
 
     async def loaded(self) -> None:
@@ -115,25 +123,40 @@ class Gateway:
         await self._loaded.wait()
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
-        def progress(stage: str, detail: str) -> None:
-            self.stage = stage
-            log.info("[%5.1f s] %s: %s", time.monotonic() - self.began, stage, detail)
-
         try:
-            engine = self._factory(EnginePlan(self.settings, self.identity, self.ledger, progress))
+            engine = self._factory(EnginePlan(self.settings, self.identity, self.ledger, self.progress))
         except BaseException as error:
             loop.call_soon_threadsafe(self._failed, error)
         else:
-            loop.call_soon_threadsafe(self._ready, engine)
+            loop.call_soon_threadsafe(self._built, engine)
+
+    def _built(self, engine: Engine) -> None:
+        self._engine = engine
+        if self.phase == "loading":
+            self._tasks.append(asyncio.get_running_loop().create_task(self._warm_up(engine)))
+        else:
+            self._loaded.set()
+
+    async def _warm_up(self, engine: Engine) -> None:
+        try:
+            if self.settings.warm_up:
+                await warm_up(engine, self.identity, self.progress)
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._ready(engine)
 
     def _ready(self, engine: Engine) -> None:
-        self._engine = engine
         self._loaded.set()
         if self.phase != "loading":
             return
-        self.phase, self.stage = "ready", "ready"
-        self._watcher = asyncio.get_running_loop().create_task(self._watch(engine))
-        log.info("[%5.1f s] ready: serving %s", time.monotonic() - self.began, self.identity.model_name)
+        self.phase = "ready"
+        self._tasks.append(asyncio.get_running_loop().create_task(self._watch(engine)))
+        url = self._address.url
+        where = f" on {url}" if url else ""
+        log.info("[%5.1f s] ready: serving %s%s", self.progress.seconds, self.identity.model_name, where)
+        if url:
+            log.info(invitation(url, PROMPT, bool(self.settings.api_keys)))
 
     def _failed(self, error: BaseException) -> None:
         self._loaded.set()
@@ -185,8 +208,10 @@ class Gateway:
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
         self.interrupt_all()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._address.forget()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._engine is None and not self._loaded.is_set():
             await self._stop_loading()
         if self._engine is not None:

@@ -111,8 +111,8 @@ class Settings(BaseSettings):
     kv_cache_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="K/V cache size, bytes; overrules the share above. Unset: from the share on CUDA,"
-        " a size that fits the limits on the CPU.",
+        description="K/V cache size, bytes; overrules the share above. Unset: what MAX_NUM_SEQS requests of"
+        " full length use, with head room; on CUDA at most the share.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Engine seed for requests that carry none.")
     data_parallel_size: int = Field(
@@ -122,6 +122,11 @@ class Settings(BaseSettings):
         None,
         description="true: no compilation and no CUDA graphs. Unset: true on the CPU"
         " (compiling costs a minute at start), false on CUDA.",
+    )
+    warm_up: bool = Field(
+        True,
+        description="One tiny request of every kind before /ready, counted nowhere. false: the first users"
+        " of a kind wait for what it needs, seconds on CUDA.",
     )
     enable_prefix_caching: bool = Field(
         False, description="Must stay false: cross-attention K/V cannot be shared between prompts."

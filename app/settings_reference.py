@@ -40,7 +40,7 @@ def table() -> str:
     for name, info in Settings.model_fields.items():
         meaning = (info.description or "").replace("|", "\\|")
         unit = UNITS.get(name, "–")
-        rows.append(f"| `{variable(name)}` | {type_of(info)} | {_default(info)} | {unit} | {meaning} |")
+        rows.append(f"| `{variable(name)}` | {type_of(info)} | {default_of(info)} | {unit} | {meaning} |")
     return "\n".join(rows) + "\n"
 
 
@@ -75,7 +75,8 @@ def _range(info: FieldInfo) -> str:
     return ""
 
 
-def _default(info: FieldInfo) -> str:
+def default_of(info: FieldInfo) -> str:
+    """A field's default as the environment would have it; `unset` where there is none."""
     if info.default is None or info.default == ():
         return "unset"
     return str(info.default).lower() if isinstance(info.default, bool) else str(info.default)

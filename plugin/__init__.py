@@ -6,6 +6,7 @@ model is built) and idempotent.
 """
 
 import logging
+import multiprocessing
 import os
 from importlib.util import find_spec
 
@@ -28,6 +29,9 @@ def register() -> None:
     global _registered
     if _registered:
         return
+    from plugin import quiet_logs
+
+    quiet_logs.hide()
     from vllm import ModelRegistry
 
     from plugin import vllm_hooks
@@ -42,4 +46,6 @@ def register() -> None:
     for family in FAMILIES.values():
         ModelRegistry.register_model(family.architecture, family.model)
     vllm_hooks.install()
+    if multiprocessing.parent_process() is not None:
+        quiet_logs.hide_leaks_at_exit()
     _registered = True

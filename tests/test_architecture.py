@@ -32,6 +32,7 @@ KNOWN_TO_THE_APP = (
     "plugin.training.data.sources",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
+    "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 """What of `plugin` the package `app` may import, and its command line: the flags of `train`."""
@@ -130,19 +131,19 @@ def test_modules_say_why_they_exist(path: Path) -> None:
 
 FLOORS = {
     "app": (
-        ("app", "app.cli", "app.settings_reference"),
+        ("app", "app.cli"),
         ("app.bench",),
         ("app.factory", "app.vllm_serve"),
         ("app.routes",),
         ("app.completions",),
         ("app.gateway", "app.middleware", "app.vllm_engine"),
-        ("app.admission", "app.scope", "app.tokenizing"),
+        ("app.admission", "app.scope", "app.tokenizing", "app.warm_up"),
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
         ("app.engine",),
         ("app.drafts",),
-        ("app.environment", "app.logs", "app.uvicorn_command"),
+        ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
-        ("app.settings",),
+        ("app.settings", "app.address", "app.progress"),
     ),
     "plugin": (
         ("plugin",),

@@ -130,3 +130,19 @@ def test_wheel(tmp_path: Path) -> None:
     assert "plugin/training/mixtures/t5gemma2_200k.toml" in names
     assert "plugin/training/data/problems/kinds.toml" in names
     assert "plugin/demo/verifier/model.safetensors" in names and not any(n.startswith("tests") for n in names)
+
+
+def test_pip_is_not_silent_and_its_first_error_is_shown(tmp_path: Path) -> None:
+    """N25: a line at least every ten seconds while pip works, and on failure the error that it named first."""
+    script = (ROOT / ".ci" / "install").read_text()
+    function = re.search(r"^pip\(\) \{\n.*?^\}\n", script, re.M | re.S)
+    assert function is not None
+    fake = tmp_path / "bin" / "python"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/bash\necho Collecting one\nsleep 6\necho 'ERROR: no such package'\nexit 3\n")
+    fake.chmod(0o755)
+    command = f"set -euo pipefail\nvenv={tmp_path}\n{function[0]}pip install x"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 3
+    assert re.search(r"install: \d+ s: Collecting one", ended.stdout)
+    assert ended.stderr.startswith("ERROR: no such package\n")

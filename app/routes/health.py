@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -32,7 +31,7 @@ def _status(gateway: ThisGateway, good: bool, response: Response) -> Status:
         status="ok" if good else "unavailable",
         phase=gateway.phase,
         stage=gateway.stage,
-        seconds=round(time.monotonic() - gateway.began, 1),
+        seconds=round(gateway.progress.seconds, 1),
     )
 
 

@@ -6,7 +6,7 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-from plugin.vllm_hooks import configuration, front_end, scheduler
+from plugin.vllm_hooks import cache_size, configuration, front_end, scheduler
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -22,19 +22,21 @@ def install() -> None:
     configuration.draft_as_model()
     configuration.draft_beside_the_verifier()
     configuration.one_cache_group_a_kind()
+    cache_size.as_much_as_a_full_batch_uses()
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     # Which runner serves is vLLM's decision, made later from the whole configuration: on CUDA both may.
-    from plugin.vllm_hooks import v1_runner
+    from plugin.vllm_hooks import eager_functions, v1_runner
 
     v1_runner.encoder_outputs_in_batch_order()
     v1_runner.block_proposer()
     v1_runner.no_constraints_on_no_tokens()
     if current_platform.is_cpu():
         v1_runner.expand_temperatures_on_cpu()
+        eager_functions.eager_on_the_cpu()
     else:
         from plugin.vllm_hooks import v2_runner
 

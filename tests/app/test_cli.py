@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -51,6 +54,48 @@ def test_every_setting_but_keys_has_a_flag(capsys: pytest.CaptureFixture[str]) -
     text = "".join(capsys.readouterr().out.split())
     for field in Settings.model_fields:
         assert (f"[{variable(field)}]" in text) == (field != "api_keys"), field
+
+
+def test_help_has_choices_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    """N26: what a flag takes and what it is without."""
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "(auto, bfloat16, float32; default: auto) [T5GEMMA_DTYPE]" in text
+    assert "(integer, 1 ... 4096; default: 4) [T5GEMMA_MAX_NUM_SEQS]" in text
+    assert "default: true) [T5GEMMA_WARM_UP]" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"t5gemma2 {version('t5gemma2-serving')}\n"
+
+
+def test_alone_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """N26: all commands, and the exit code of wrong usage."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 2
+    text = capsys.readouterr().err
+    assert all(f"\n    {command} " in text for command in ("serve", "bench", "check", "train"))
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["serve", "--help"], ["train", "dflare", "--help"]])
+def test_help_within_a_second(argv: list[str]) -> None:
+    """N26: nothing heavy is imported for it. Of processor time, since other programs use the machine too."""
+    program = (
+        "import sys\nfrom app import cli\ntry:\n    cli.main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'fastapi', 'uvicorn', 'datasets'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    before = os.times()
+    ended = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True)
+    after = os.times()
+    assert ended.returncode == 0 and "usage: t5gemma2" in ended.stdout, ended.stderr
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < 1.0
 
 
 @pytest.mark.parametrize("argv", [[], ["swerve"], ["serve", "--kay", "3"], ["serve", "--port", "x"]])

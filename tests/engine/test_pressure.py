@@ -60,6 +60,24 @@ def test_b26_preemption_with_a_draft(
         assert BlockReference(draft, verifier, reference).wrong(running.blocks, LONG, answers) == []
 
 
+def test_n29_the_cache_holds_a_full_batch_and_no_more(
+    verifier: Path, reference: GreedyReference, random_draft: Callable[[str], Path]
+) -> None:
+    """N29: without a size, and a share of memory that holds thousands of requests, eight of full length run without a
+    preemption, in a cache that two such batches would fill.
+    """
+    limits = {**TIGHT, "gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": None}
+    with engine(verifier, random_draft("dflash"), K, **limits) as running:
+        blocks = running.core.scheduler.kv_cache_config.num_blocks
+        of_one = -(-TIGHT["max_encoder_len"] // BLOCK) + -(-(TIGHT["max_model_len"] + K) // BLOCK)
+        assert 8 * of_one < blocks <= 16 * of_one
+        before = running.counters
+        answers = running.run([Job(prompt, LONG_TOKENS, ignore_eos=True) for prompt in LONG])
+        assert (running.counters - before).preemptions == 0
+        for answer, prompt in zip(answers, LONG, strict=True):
+            assert answer.tokens == reference.answer(prompt, LONG_TOKENS, ignore_eos=True).tokens
+
+
 def test_c09_cache_smaller_than_one_request_is_refused(verifier: Path) -> None:
     """The start fails and names the needed and the available size; nothing waits for ever later (C09)."""
     with (

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,8 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway(**settings: Any) -> Iterator[GatewayProcess]:
-    """A ready gateway; `settings` become T5GEMMA_* variables (`model=...`, `k=3`)."""
+def gateway(environment: Mapping[str, str] | None = None, **settings: Any) -> Iterator[GatewayProcess]:
+    """A ready gateway; `settings` become T5GEMMA_* variables (`model=...`, `k=3`), `environment` is added as it is."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -79,7 +79,7 @@ def gateway(**settings: Any) -> Iterator[GatewayProcess]:
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "uvicorn", "app:main", "--port", str(port)],
-                env={**clean, "OMP_NUM_THREADS": "1", **variables},
+                env={**clean, "OMP_NUM_THREADS": "1", **variables, **(environment or {})},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
