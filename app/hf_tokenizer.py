@@ -28,6 +28,8 @@ class ThreadSafeTokenizer:
         self._backend.no_padding()
         self._backend.no_truncation()
         self._longest = max(len(token) for token in self._backend.get_vocab())
+        added = self._backend.get_added_tokens_decoder()
+        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self._side: Literal["left", "right"] = "left" if tokenizer.truncation_side == "left" else "right"
 
     @property
@@ -37,6 +39,10 @@ class ThreadSafeTokenizer:
     @property
     def truncation_side(self) -> Literal["left", "right"]:
         return self._side
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self._special
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids

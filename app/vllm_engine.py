@@ -111,8 +111,10 @@ class VllmEngine:
     def shutdown(self) -> None:
         from vllm.utils.async_utils import cancel_task_threadsafe
 
-        if self._upkeep is not None:
-            cancel_task_threadsafe(self._upkeep)
+        # vLLM's own task first: it would take the end of the engine's process for its death, and log a traceback.
+        for task in (self._upkeep, getattr(self._llm, "output_handler", None)):
+            if task is not None:
+                cancel_task_threadsafe(task)
         self._llm.shutdown()
 
     async def _keep(self) -> None:

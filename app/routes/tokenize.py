@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from app.completions.protocol import Model, TokenIds
+from app.completions.fields import TokenIds
+from app.completions.protocol import Model
 from app.engine import InvalidRequest
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 

@@ -34,6 +34,7 @@ class FakeTokenizer:
     """One token a UTF-8 byte, after the special ids."""
 
     max_chars_per_token = 4
+    special_ids = frozenset({EOS, BOS})
     truncation_side: Literal["left", "right"] = "right"
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:

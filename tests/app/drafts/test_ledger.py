@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +73,27 @@ def test_window_stays_small() -> None:
         clock.now = 1000 + number / 100
         step(ledger, 2, 1)
     assert len(ledger._slices) <= BUCKETS + 1
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (1, 2, -1, [1, 1], []),
+        (1, 2, math.nan, [1, 1], []),
+        (-1, 2, 1, [1, 1], [1]),
+        (1, math.inf, 1, [1, 1], [1]),
+        (1, 2, 1, [1, 1], [math.nan]),
+        (1, 2, 3, [1, 1], [1, 1, 1]),
+    ],
+)
+def test_what_cannot_be_is_left_out(numbers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One NaN would stay in the sums for good: it is refused, counted and logged, and what follows counts (N21)."""
+    ledger = Ledger(2, 60)
+    with caplog.at_level("ERROR", "app.drafts"):
+        logging.getLogger("app").propagate = True
+        for _ in range(9):
+            ledger.record(*numbers)
+    assert ledger.refused == 9 and len([r for r in caplog.records if "left out" in r.getMessage()]) == 4
+    step(ledger, 2, 1)
+    assert ledger.lifetime().to_json() == ledger.window().to_json()
+    assert (ledger.lifetime().drafts, ledger.lifetime().accepted_tokens) == (1, 1)
