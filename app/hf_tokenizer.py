@@ -11,6 +11,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from tokenizers.models import BPE
+
+from app.windows import WINDOW, parts
+
 
 class ThreadSafeTokenizer:
     """`app.engine.Tokenizer` over a transformers fast tokenizer."""
@@ -27,6 +31,10 @@ class ThreadSafeTokenizer:
         self._backend = copy.deepcopy(backend)
         self._backend.no_padding()
         self._backend.no_truncation()
+        around = self._specials()
+        self._around = around or ([], [])
+        model = self._backend.model
+        self._windowed = around is not None and isinstance(model, BPE) and not model.dropout
         self._longest = max(len(token) for token in self._backend.get_vocab())
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -44,12 +52,33 @@ class ThreadSafeTokenizer:
     def special_ids(self) -> frozenset[int]:
         return self._special
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+    def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
+        if len(text) <= WINDOW or not self._windowed:
+            return list(self._whole(text, add_special_tokens).ids)
+        before, after = self._around if add_special_tokens else ([], [])
+        ids = list(before)
+        for part in parts(text, lambda piece: self._whole(piece, False)):
+            ids += part
+            if enough is not None and len(ids) >= enough:
+                return ids
+        return ids + after
+
+    def _whole(self, text: str, add_special_tokens: bool) -> Any:
+        # The batch call alone lets go of the interpreter's lock.
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return encoding
+
+    def _specials(self) -> tuple[list[int], list[int]] | None:
+        """What the post-processor puts before and behind a text; None if it does something else."""
+        bare, full = (self._whole("a", special).ids for special in (False, True))
+        for start in range(len(full) - len(bare) + 1):
+            if bare and full[start : start + len(bare)] == bare:
+                return full[:start], full[start + len(bare) :]
+        return None
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        text: str
+        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return text
 
     def token(self, token_id: int) -> str:

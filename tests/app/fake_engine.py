@@ -37,7 +37,7 @@ class FakeTokenizer:
     special_ids = frozenset({EOS, BOS})
     truncation_side: Literal["left", "right"] = "right"
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
         return [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:

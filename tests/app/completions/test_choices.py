@@ -60,8 +60,8 @@ def test_both_ways_say_and_count_the_same() -> None:
     cut=st.integers(0, 7),
 )
 def test_what_was_accepted_behind_the_end(steps: list[tuple[int, int]], cut: int) -> None:
-    """A slow count: one flag a token made, true if it was a draft's; the output is all of them but the last `cut`, which
-    lie in the last step. Then nothing accepted is above the tokens received (N16).
+    """A slow count: one flag a token made, true if it was a draft's; the output is all of them but the last `cut`,
+    which lie in the last step. Then nothing accepted is above the tokens received (N16).
     """
     made = [False]
     for accepted, _ in steps:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_counters_are_one(server: GatewayProcess) -> None:
-    """/drafts/stats, /metrics and the requests' own metrics agree, but for what was accepted behind an end (B21, B24)."""
+    """/drafts/stats, /metrics and the requests' own metrics agree, but for what was accepted behind an end (B21)."""
     names = ("drafts", "draft_tokens", "accepted_tokens")
 
     def life() -> dict[str, Any]:
