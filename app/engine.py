@@ -178,6 +178,10 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
 
+    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+        """Every sequence of tokens that writes the text, or `at_most` of them if there are more."""
+        ...
+
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of one id."""
         ...

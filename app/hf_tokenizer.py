@@ -8,12 +8,15 @@ what remains only reads.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from tokenizers.models import BPE
 
 from app.windows import WINDOW, parts
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class ThreadSafeTokenizer:
@@ -80,6 +83,25 @@ class ThreadSafeTokenizer:
         text: str
         (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return text
+
+    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+        # In the vocabulary's own letters; a byte that stands for itself is one letter.
+        letters: list[str] = []
+        for token_id in self._whole(text, False).ids:
+            name = self.token(token_id)
+            letters += [name] if _BYTE.fullmatch(name) else name
+        found: list[list[int]] = []
+        begun: list[tuple[int, list[int]]] = [(0, [])]
+        while begun and len(found) < at_most:
+            at, ids = begun.pop()
+            if at == len(letters):
+                found.append(ids)
+                continue
+            for end in range(at + 1, min(len(letters), at + self._longest) + 1):
+                token_id = self._backend.token_to_id("".join(letters[at:end]))
+                if token_id is not None and token_id not in self._special:
+                    begun.append((end, [*ids, token_id]))
+        return found
 
     def token(self, token_id: int) -> str:
         return self._backend.id_to_token(token_id) or ""

@@ -14,6 +14,7 @@ MAX_PROMPTS = 1024
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
 MAX_BIASES = 1024
+MAX_WORD = 64
 INT64 = 2**63
 INT32_MAX = 2**31 - 1
 
@@ -90,6 +91,7 @@ def _as_list(value: Any) -> Any:
 
 
 Int = Annotated[int, BeforeValidator(_number)]
+Words = Annotated[list[Annotated[str, Field(max_length=MAX_WORD)]], BeforeValidator(_strings)]
 Float = Annotated[float, BeforeValidator(_number)]
 Strings = Annotated[list[str], BeforeValidator(_strings)]
 OneOrMore = Annotated[Strings, BeforeValidator(_as_list)]

@@ -23,6 +23,7 @@ from app.completions.fields import (
     Prompt,
     Strings,
     TokenIds,
+    Words,
 )
 from app.settings import Level
 
@@ -143,7 +144,11 @@ class CompletionRequest(Model):
     )
     allowed_token_ids: TokenIds | None = Field(None, description="Below the vocabulary size, not empty.")
     logprob_token_ids: TokenIds | None = Field(None, description="Needs `logprobs`; refused with a draft.")
-    bad_words: Strings = Field([], max_length=1024, description="Up to 1024 strings.")
+    bad_words: Words = Field(
+        [],
+        max_length=128,
+        description="Up to 128 strings of 64 characters: not written as a word, with or without a space in front.",
+    )
     add_special_tokens: bool = Field(True, description="Puts BOS before a text; ids are used as given.")
     response_format: ResponseFormat | None = Field(
         None, description="`text`, `json_object`, `json_schema`, `structural_tag`."

@@ -45,6 +45,9 @@ class FakeTokenizer:
             errors="replace"
         )
 
+    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+        return [self.encode(text, False)]
+
     def token(self, token_id: int) -> str:
         return self.decode([token_id], False) or f"<{token_id}>"
 

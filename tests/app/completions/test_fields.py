@@ -59,15 +59,15 @@ async def test_odd_values_are_refused(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("stop_token_ids", ["x"] * 1_000_000),
+        ("stop_token_ids", ["x"] * 90_000),
         ("allowed_token_ids", [1.5] * 1_000_000),
         ("stop", [1] * 1_000_000),
         ("bad_words", [None] * 1_000_000),
-        ("logit_bias", {str(i): "x" for i in range(300_000)}),
+        ("logit_bias", {str(i): "x" for i in range(45_000)}),
         ("structured_outputs", {"choice": [0] * 1_000_000}),
     ],
 )
-async def test_a_million_mistakes_are_one(name: str, value: Any) -> None:
+async def test_many_mistakes_are_one(name: str, value: Any) -> None:
     """pydantic alone writes an error an entry, for seconds in which no other request moves (N03)."""
     raw = json.dumps({"prompt": "Hi", name: value})
     async with served() as client:
