@@ -109,7 +109,7 @@ READ: list[Any] = [
     "\\" * 200_001,
     {"a\\": ['"', "\\\\"]},
 ]
-NOT_READ: list[Any] = [["a"] * 110_000, [5] * 1_700_000, [[]] * 110_000, {str(i): 1 for i in range(110_000)}]
+NOT_READ: list[Any] = [["a"] * 130_000, [5] * 2_000_000, [[]] * 130_000, {str(i): 1 for i in range(130_000)}]
 
 
 @pytest.mark.parametrize("value", READ)
