@@ -154,6 +154,8 @@ class VllmEngine:
                 async for output in outputs:
                     started = True
                     yield _step(output, request.sampling)
+        except InvalidRequest:  # ours already: a banned word
+            raise
         except self._refused as error:
             raise _refusal(error, request.sampling) from error
         except self._dead as error:

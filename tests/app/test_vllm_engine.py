@@ -152,6 +152,13 @@ async def test_sampling_goes_by_vllms_names(llm: Llm) -> None:
     assert plain.structured_outputs is plain.repetition_detection is plain.allowed_token_ids is None
 
 
+async def test_a_word_that_cannot_be_banned_is_the_clients(llm: Llm) -> None:
+    engine = VllmEngine(llm, 8)
+    engine.tokenizer = FakeTokenizer()  # type: ignore[assignment]
+    with pytest.raises(InvalidRequest, match="cannot be banned"):
+        [s async for s in engine.generate(GenerateRequest("a", (2, 5), Sampling(bad_words=(" ",)), True))]
+
+
 async def test_the_renderers_refusal_is_the_clients(llm: Llm) -> None:
     with pytest.raises(InvalidRequest, match="empty") as refused:
         [s async for s in VllmEngine(llm, 8).generate(GenerateRequest("a", (), Sampling(), True))]
