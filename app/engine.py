@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from app.drafts.identity import Identity
@@ -94,13 +94,29 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class SpecMetrics:
-    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were accepted."""
+    """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were accepted. The
+    engine counts whole steps, `received` what is in the output.
+    """
 
     num_spec_tokens: int
     histogram: Sequence[int]
     num_draft_tokens: int
     per_step_accepted: Sequence[int] = ()
     per_step_drafted: Sequence[int] = ()
+
+    def received(self, tokens: int) -> SpecMetrics:
+        """The same of an output of so many tokens: what was accepted behind its end, in the last step, is left out. The
+        first token comes before any draft, and each step adds one of the verifier's own to those it accepted. Without
+        `per_step_accepted` nothing can be left out.
+        """
+        left, steps = tokens - 1, []
+        for accepted in self.per_step_accepted:
+            steps.append(max(0, min(accepted, left)))
+            left -= accepted + 1
+        if not steps:
+            return self
+        histogram = [steps.count(j) for j in range(len(self.histogram))]
+        return replace(self, histogram=histogram, per_step_accepted=steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +164,19 @@ class Tokenizer(Protocol):
     def truncation_side(self) -> Literal["left", "right"]:
         """The side that truncation cuts when a request does not say."""
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of which a text without special tokens shows nothing."""
+
+    def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
+        """Ids of a text. Given `enough`, a long text is read from its beginning until there are so many ids at least;
+        those are the same as without.
+        """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
+
+    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+        """Every sequence of tokens that writes the text, or `at_most` of them if there are more."""
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of one id."""
@@ -191,7 +217,6 @@ class Engine(Protocol):
 
     def uncounted(self) -> AbstractContextManager[None]:
         """Steps within the block are in no metric and not in the ledger: for requests that no client sent."""
-        ...
 
     async def check_health(self) -> None:
         """Returns while the engine lives.

@@ -76,10 +76,6 @@ class ClientGone(ApiError):
     status, type = 499, "ClientClosedRequestError"
 
 
-class NotOffered(ApiError):
-    status, type = 501, "NotImplementedError"
-
-
 class Loading(ApiError):
     status, type = 503, "ServiceUnavailableError"
     headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}

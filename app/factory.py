@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPMethod
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_fastapi_instrumentator import Instrumentator
+from prometheus_fastapi_instrumentator.metrics import Info, default
 from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
@@ -29,7 +31,7 @@ from app.drafts.identity import Identity
 from app.engine import Engine, EngineFactory, EnginePlan
 from app.gateway import Gateway
 from app.logs import configure
-from app.middleware import BearerKeys, BodyLimit, Errors, RequestId
+from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
 from app.routes import completions, drafts, health, models, tokenize
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from app.settings import Settings
@@ -38,6 +40,7 @@ from plugin.drafts.checkpoint import Checkpoints
 log = logging.getLogger("app")
 
 BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest)
+METHODS = frozenset(HTTPMethod)
 ENGINE_LOST = 1
 """Exit code when the engine failed or died, so that a supervisor starts the server again."""
 
@@ -99,6 +102,7 @@ def create_app(
 
 def _wrap(app: FastAPI, settings: Settings) -> None:
     """Middleware, innermost first: replies of each layer pass those added after it."""
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(BearerKeys, keys=[key.get_secret_value() for key in settings.api_keys])
@@ -124,12 +128,28 @@ def _observe(app: FastAPI, gateway: Gateway) -> None:
         should_group_status_codes=False,
         should_group_untemplated=True,
         excluded_handlers=["^/metrics", "^/health$", "^/ready$"],
-    ).instrument(app, metric_namespace="t5gemma")
+    ).add(_count_replies(own)).instrument(app)
     app.state.registry = everything = CollectorRegistry(auto_describe=False)
     # Both as one: an own registry alone hides the default one, where the engine puts `vllm:*`, and that one alone would
     # count two applications of one process together.
     for registry in (REGISTRY, own):
         everything.register(registry)
+
+
+def _count_replies(registry: CollectorRegistry) -> Callable[[Info], None]:
+    """The instrumentator's own metrics with two labels mended: any word may be a request's method, so that the series
+    had no bound; and a stream that broke off has sent its 200 long before.
+    """
+    count = default(metric_namespace="t5gemma", registry=registry)
+    assert count is not None
+
+    def counted(info: Info) -> None:
+        if info.method not in METHODS:
+            info.method = "other"
+        info.modified_status = str(info.request.scope.get("state", {}).get("broken", info.modified_status))
+        count(info)
+
+    return counted
 
 
 @asynccontextmanager

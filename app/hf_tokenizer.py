@@ -8,8 +8,15 @@ what remains only reads.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
+
+from tokenizers.models import BPE
+
+from app.windows import WINDOW, parts
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class ThreadSafeTokenizer:
@@ -27,7 +34,13 @@ class ThreadSafeTokenizer:
         self._backend = copy.deepcopy(backend)
         self._backend.no_padding()
         self._backend.no_truncation()
+        around = self._specials()
+        self._around = around or ([], [])
+        model = self._backend.model
+        self._windowed = around is not None and isinstance(model, BPE) and not model.dropout
         self._longest = max(len(token) for token in self._backend.get_vocab())
+        added = self._backend.get_added_tokens_decoder()
+        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self._side: Literal["left", "right"] = "left" if tokenizer.truncation_side == "left" else "right"
 
     @property
@@ -38,13 +51,57 @@ class ThreadSafeTokenizer:
     def truncation_side(self) -> Literal["left", "right"]:
         return self._side
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self._special
+
+    def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
+        if len(text) <= WINDOW or not self._windowed:
+            return list(self._whole(text, add_special_tokens).ids)
+        before, after = self._around if add_special_tokens else ([], [])
+        ids = list(before)
+        for part in parts(text, lambda piece: self._whole(piece, False)):
+            ids += part
+            if enough is not None and len(ids) >= enough:
+                return ids
+        return ids + after
+
+    def _whole(self, text: str, add_special_tokens: bool) -> Any:
+        # The batch call alone lets go of the interpreter's lock.
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return encoding
+
+    def _specials(self) -> tuple[list[int], list[int]] | None:
+        """What the post-processor puts before and behind a text; None if it does something else."""
+        bare, full = (self._whole("a", special).ids for special in (False, True))
+        for start in range(len(full) - len(bare) + 1):
+            if bare and full[start : start + len(bare)] == bare:
+                return full[:start], full[start + len(bare) :]
+        return None
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        text: str
+        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return text
+
+    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+        # In the vocabulary's own letters; a byte that stands for itself is one letter.
+        letters: list[str] = []
+        for token_id in self._whole(text, False).ids:
+            name = self.token(token_id)
+            letters += [name] if _BYTE.fullmatch(name) else name
+        found: list[list[int]] = []
+        begun: list[tuple[int, list[int]]] = [(0, [])]
+        while begun and len(found) < at_most:
+            at, ids = begun.pop()
+            if at == len(letters):
+                found.append(ids)
+                continue
+            for end in range(at + 1, min(len(letters), at + self._longest) + 1):
+                token_id = self._backend.token_to_id("".join(letters[at:end]))
+                if token_id is not None and token_id not in self._special:
+                    begun.append((end, [*ids, token_id]))
+        return found
 
     def token(self, token_id: int) -> str:
         return self._backend.id_to_token(token_id) or ""

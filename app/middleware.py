@@ -92,8 +92,23 @@ class Errors(_Layer):
                 frames = "".join(traceback.format_tb(error.__traceback__))
                 log.error("%s %s: %s\n%s", scope["method"], _path(scope), type(error).__name__, frames)
             if started:
+                scope["state"]["broken"] = to_api_error(error).status
                 raise
             await reply(to_api_error(error))(scope, receive, send)
+
+
+class HeadAsGet(_Layer):
+    """Answers HEAD as GET without the body, which FastAPI, unlike Starlette, does not do by itself."""
+
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def bodiless(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self.app({**scope, "method": "GET"}, receive, bodiless)
 
 
 class BearerKeys(_Layer):

@@ -15,6 +15,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import fields
 from typing import Any
 
+from app.bad_words import banned
 from app.cpu_process import placement
 from app.engine import (
     EngineDead,
@@ -123,8 +124,10 @@ class VllmEngine:
     def shutdown(self) -> None:
         from vllm.utils.async_utils import cancel_task_threadsafe
 
-        if self._upkeep is not None:
-            cancel_task_threadsafe(self._upkeep)
+        # vLLM's own task first: it would take the end of the engine's process for its death, and log a traceback.
+        for task in (self._upkeep, self._llm.output_handler):
+            if task is not None:
+                cancel_task_threadsafe(task)
         self._llm.shutdown()
 
     async def _keep(self) -> None:
@@ -163,6 +166,8 @@ class VllmEngine:
                 async for output in outputs:
                     started = True
                     yield _step(output, request.sampling)
+        except InvalidRequest:  # ours already: a banned word
+            raise
         except self._refused as error:
             raise _refusal(error, request.sampling) from error
         except self._dead as error:
@@ -185,7 +190,12 @@ class VllmEngine:
             values["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
         if sampling.repetition_detection:
             values["repetition_detection"] = RepetitionDetectionParams(**sampling.repetition_detection)
-        return SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
+        words, allowed = values.pop("bad_words"), sampling.allowed_token_ids
+        params = SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
+        if words:
+            # vLLM fills this from its own `bad_words`, which stay empty: see `app.bad_words`.
+            params._bad_words_token_ids = banned(words, self.tokenizer, allowed)
+        return params
 
 
 def _refusal(error: Exception, sampling: Sampling) -> InvalidRequest:

@@ -54,7 +54,8 @@ class Answer(Response):
             if status >= 500 and not isinstance(error, ApiError | EngineDead):  # its death is logged once
                 log.error("%s: %s", self._id, _chain(error))
             if self._stream is None or not self._stream.started:
-                raise
+                raise answer from error  # logged above, and the layers outside log what is no ApiError
+            scope["state"]["broken"] = status
             await self._stream.break_off(answer)
         finally:
             self._log(status, time.monotonic() - began)
@@ -79,7 +80,7 @@ class Answer(Response):
             session_id=request.session_id,
         )
         level = request.request_metrics or gateway.settings.request_metrics
-        writer = self._writer = ChoiceWriter(request, job, level)
+        writer = self._writer = ChoiceWriter(request, job, level, engine.tokenizer.special_ids)
         try:
             if not request.stream:
                 return wire(await completion(engine, job, writer))

@@ -5,7 +5,7 @@ The JSON body and the event stream both go through this one class, so they canno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from app.completions.metrics import RequestMetrics, request_metrics
 from app.completions.protocol import CompletionRequest
@@ -18,12 +18,16 @@ from app.settings import Level
 class ChoiceWriter:
     """Writes the choices of one request and remembers what usage and metrics need."""
 
-    def __init__(self, request: CompletionRequest, job: Job, level: Level) -> None:
+    def __init__(
+        self, request: CompletionRequest, job: Job, level: Level, special_ids: Collection[int] = ()
+    ) -> None:
+        """`special_ids` are left out of the text if the request says so."""
         self._request = request
         self._job = job
         self._level = level
         as_ids = bool(request.return_tokens_as_token_ids)
-        self._logprobs = [LogprobWriter(as_ids) for _ in range(job.choices)]
+        hidden = special_ids if request.skip_special_tokens else ()
+        self._logprobs = [LogprobWriter(as_ids, hidden) for _ in range(job.choices)]
         self._opened: set[int] = set()
         self._spec: list[SpecMetrics] = []
         self._timing: RequestTiming | None = None
@@ -53,6 +57,7 @@ class ChoiceWriter:
                 index = prompt * self._job.sampling.n + sample.index
                 self.tokens[index] += len(sample.token_ids)
                 if sample.spec is not None:
+                    sample.spec = sample.spec.received(self.tokens[index])
                     self._spec.append(sample.spec)
                 yield index, sample
 

@@ -1,6 +1,7 @@
 """Per-request numbers in vLLM's own schema (`metrics.speculative_decoding`), which benchmark tools already read.
 
-vLLM gives them for single sequences only; here every choice has its own, and the request has their sum.
+vLLM gives them for single sequences only; here every choice has its own, and the request has their sum. They count what
+the client received: vLLM's own also count what the last step accepted behind the end.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ async def encoder_prompts(
         InvalidRequest: the encoder cannot take one of them (param `prompt`).
     """
     items = request.prompts
-    if not request.echo and all(isinstance(item, list) and len(item) < SHORT for item in items):
+    # In all: each prompt of many may be short, and tokenizing them in the loop is no thread's work.
+    ids = sum(len(item) for item in items if isinstance(item, list))
+    if not request.echo and ids < SHORT and all(isinstance(item, list) for item in items):
         return [_prompt(item, request, tokenizer, facts) for item in items]
     jobs = [pool.submit(_prompt, item, request, tokenizer, facts) for item in items]
     try:
@@ -44,7 +46,7 @@ def _prompt(
 ) -> EncoderPrompt:
     if isinstance(item, str):
         _refuse_hopeless(item, request, tokenizer, facts)
-        ids = tokenizer.encode(item, request.add_special_tokens)
+        ids = tokenizer.encode(item, request.add_special_tokens, _enough(request, tokenizer, facts))
     else:
         ids = item
         if max(ids) >= facts.vocab_size:
@@ -55,8 +57,9 @@ def _prompt(
     if not kept:
         raise InvalidRequest("prompt: gives no tokens", "prompt")
     if len(kept) > facts.max_encoder_len:
+        some = " or more" if isinstance(item, str) else ""
         raise InvalidRequest(
-            f"prompt: {len(kept)} encoder tokens are more than max_encoder_len {facts.max_encoder_len}",
+            f"prompt: {len(kept)}{some} encoder tokens are more than max_encoder_len {facts.max_encoder_len}",
             "prompt",
         )
     if not request.echo:
@@ -75,6 +78,23 @@ def _refuse_hopeless(text: str, request: CompletionRequest, tokenizer: Tokenizer
         )
 
 
+def _enough(request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts) -> int | None:
+    """How many of a text's ids decide what becomes of it; None: all, since the last ones are kept. The text's end alone
+    does not give these, for a run of letters divides by where it began.
+    """
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return facts.max_encoder_len + 1
+    if _side(request, tokenizer) == "left":
+        return None
+    return (facts.max_encoder_len if keep < 0 else keep) + 1
+
+
+def _side(request: CompletionRequest, tokenizer: Tokenizer) -> str:
+    """The side that is cut."""
+    return request.truncation_side or tokenizer.truncation_side
+
+
 def _truncated(
     ids: list[int], request: CompletionRequest, tokenizer: Tokenizer, facts: EngineFacts
 ) -> list[int]:
@@ -86,4 +106,4 @@ def _truncated(
     if keep >= len(ids):
         return ids
     # "left" keeps the last tokens, "right" the first: the side names what is cut.
-    return ids[-keep:] if (request.truncation_side or tokenizer.truncation_side) == "left" else ids[:keep]
+    return ids[-keep:] if _side(request, tokenizer) == "left" else ids[:keep]

@@ -6,67 +6,41 @@ descriptions are the only place where a field is explained: OpenAPI and docs/com
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from app.completions.fields import (
+    INT32_MAX,
+    INT64,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOPS,
+    Biases,
+    Float,
+    Int,
+    OneOrMore,
+    Prompt,
+    Strings,
+    TokenIds,
+    Words,
+)
 from app.settings import Level
-
-MAX_N = 128
-MAX_PROMPTS = 1024
-MAX_LOGPROBS = 20
-MAX_STOPS = 64
-INT64 = 2**63
-INT32_MAX = 2**31 - 1
-
-
-def _prompt(value: Any) -> Any:
-    """Text, token ids, or a list of either; one pass instead of a union's four, for lists may be long."""
-    if isinstance(value, str):
-        if not value:
-            raise ValueError("must not be empty")
-        return value
-    if not isinstance(value, list):
-        raise ValueError("must be a string, a list of strings, a list of token ids or a list of such lists")
-    if not value:
-        raise ValueError("must not be empty")
-    kinds = set(map(type, value))
-    if kinds == {int}:
-        return _ids(value)
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"{len(value)} prompts, at most {MAX_PROMPTS} are taken")
-    if kinds == {str}:
-        if "" in value:
-            raise ValueError(f"item {value.index('')} must not be empty")
-        return value
-    if kinds == {list}:
-        for position, ids in enumerate(value):
-            if not ids or set(map(type, ids)) != {int}:
-                raise ValueError(f"item {position} must be a list of one or more token ids")
-            _ids(ids)
-        return value
-    raise ValueError("must hold strings only, token ids only, or lists of token ids only")
-
-
-def _ids(ids: list[int]) -> list[int]:
-    if min(ids) < 0 or max(ids) > INT32_MAX:
-        raise ValueError("holds a number that is no token id")
-    return ids
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _or(default: Any) -> BeforeValidator:
-    """`null` means the default, as most clients intend."""
-    return BeforeValidator(lambda value: default if value is None else value)
 
 
 class Model(BaseModel):
-    """NaN and infinities are refused; unknown fields are kept aside, so that they can be named in the log."""
+    """NaN and infinities are refused, `null` means the default; unknown fields are kept, to be named in the log."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any, info: ValidationInfo) -> Any:
+        """As most clients intend that send every field they know."""
+        if value is not None or info.field_name is None:
+            return value
+        field = cls.model_fields[info.field_name]
+        return value if field.is_required() else field.get_default(call_default_factory=True)
 
 
 class StreamOptions(Model):
@@ -95,7 +69,7 @@ class StructuredOutputs(Model):
 
     json_: str | dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Strings | None = None
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: str | None = None
@@ -105,23 +79,10 @@ class StructuredOutputs(Model):
 
 
 class RepetitionDetection(Model):
-    max_pattern_size: int = Field(0, ge=0, le=INT32_MAX)
-    min_pattern_size: int = Field(0, ge=0, le=INT32_MAX)
-    min_count: int = Field(0, ge=0, le=INT32_MAX)
+    max_pattern_size: Int = Field(0, ge=0, le=INT32_MAX)
+    min_pattern_size: Int = Field(0, ge=0, le=INT32_MAX)
+    min_count: Int = Field(0, ge=0, le=INT32_MAX)
 
-
-TokenIds = list[Annotated[int, Field(ge=0, le=INT32_MAX)]]
-
-_TEXT_SCHEMA: dict[str, Any] = {"type": "string", "minLength": 1}
-_IDS_SCHEMA: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-PROMPT_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        _TEXT_SCHEMA,
-        {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _TEXT_SCHEMA},
-        _IDS_SCHEMA,
-        {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _IDS_SCHEMA},
-    ]
-}
 
 _REFUSAL = "400: "
 
@@ -135,22 +96,24 @@ class CompletionRequest(Model):
     """A completion request. The prompt is the encoder's input, always; lengths are in tokens."""
 
     model: str | None = Field(None, description="One of the ids of `/v1/models`; null: the first.")
-    prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT_SCHEMA)] = Field(
+    prompt: Prompt = Field(
         None, description="Text, token ids, or a list of up to 1024 of either; the encoder's input."
     )
     echo: bool | None = Field(
         False, description="The prompt before the text; not with `logprobs`; with `max_tokens: 0` alone."
     )
-    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
-    logit_bias: dict[str, float] | None = Field(None, description="Refused with a draft.")
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="0 ... 20.")
-    max_tokens: Annotated[int | None, _or(16)] = Field(
+    frequency_penalty: Float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
+    logit_bias: Biases | None = Field(
+        None, description="-100 ... 100 for up to 1024 ids; refused with a draft."
+    )
+    logprobs: Int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="0 ... 20.")
+    max_tokens: Int = Field(
         16, ge=0, le=INT32_MAX, description="Cut to max_model_len - 1; 0 with `echo` only."
     )
-    n: Annotated[int, _or(1)] = Field(1, ge=1, le=MAX_N, description="1 ... 128; 1 at temperature 0.")
-    presence_penalty: float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
-    seed: int | None = Field(None, ge=-INT64, le=INT64 - 1, description="64-bit integer.")
-    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
+    n: Int = Field(1, ge=1, le=MAX_N, description="1 ... 128; 1 at temperature 0.")
+    presence_penalty: Float | None = Field(None, ge=-2, le=2, description="-2 ... 2.")
+    seed: Int | None = Field(None, ge=-INT64, le=INT64 - 1, description="64-bit integer; -1: none.")
+    stop: OneOrMore | None = Field(
         [], max_length=MAX_STOPS, description="Up to 64 strings; none is shown in the text."
     )
     stream: bool | None = Field(False, description="Server-sent events, then `data: [DONE]`.")
@@ -158,22 +121,22 @@ class CompletionRequest(Model):
         None, description="`include_usage`, `continuous_usage_stats`."
     )
     suffix: Any = _refused(None, "the model does not fill in the middle")
-    temperature: float | None = Field(
+    temperature: Float | None = Field(
         None, ge=0, le=2, description="0 ... 2; default: the generation config's, else 1."
     )
-    top_p: float | None = Field(None, gt=0, le=1, description="Above 0 ... 1.")
+    top_p: Float | None = Field(None, gt=0, le=1, description="Above 0 ... 1.")
     user: str | None = Field(None, description="Ignored.")
 
-    top_k: int | None = Field(None, ge=-1, le=INT32_MAX, description="0 or -1: all.")
-    min_p: float | None = Field(None, ge=0, le=1, description="0 ... 1; refused with a draft.")
-    repetition_penalty: float | None = Field(None, gt=0, le=100, description="Above 0 ... 100.")
+    top_k: Int | None = Field(None, ge=-1, le=INT32_MAX, description="0 or -1: all.")
+    min_p: Float | None = Field(None, ge=0, le=1, description="0 ... 1; refused with a draft.")
+    repetition_penalty: Float | None = Field(None, ge=0.01, le=100, description="0.01 ... 100.")
     stop_token_ids: TokenIds | None = Field([], description="Below the vocabulary size.")
     include_stop_str_in_output: bool = Field(False, description="Shows the stop string that ended the text.")
     ignore_eos: bool = Field(False, description="EOS does not end the output.")
-    min_tokens: int = Field(0, ge=0, le=INT32_MAX, description="No end before so many; at most max_tokens.")
+    min_tokens: Int = Field(0, ge=0, le=INT32_MAX, description="No end before so many; at most max_tokens.")
     skip_special_tokens: bool = Field(True, description="Leaves special tokens out of the text.")
     spaces_between_special_tokens: bool = Field(True, description="Puts spaces between special tokens.")
-    truncate_prompt_tokens: int | None = Field(
+    truncate_prompt_tokens: Int | None = Field(
         None, ge=-1, le=INT64 - 1, description="-1: to max_encoder_len."
     )
     truncation_side: Literal["left", "right"] | None = Field(
@@ -181,7 +144,11 @@ class CompletionRequest(Model):
     )
     allowed_token_ids: TokenIds | None = Field(None, description="Below the vocabulary size, not empty.")
     logprob_token_ids: TokenIds | None = Field(None, description="Needs `logprobs`; refused with a draft.")
-    bad_words: list[str] = Field([], max_length=1024, description="Up to 1024 strings.")
+    bad_words: Words = Field(
+        [],
+        max_length=128,
+        description="Up to 128 strings of 64 characters: not written as a word, with or without a space in front.",
+    )
     add_special_tokens: bool = Field(True, description="Puts BOS before a text; ids are used as given.")
     response_format: ResponseFormat | None = Field(
         None, description="`text`, `json_object`, `json_schema`, `structural_tag`."
@@ -208,7 +175,7 @@ class CompletionRequest(Model):
     repetition_detection: RepetitionDetection | None = Field(
         None, description="Ends with `finish_reason: repetition`."
     )
-    stream_interval: int | None = Field(None, ge=1, le=INT32_MAX, description="Tokens an event.")
+    stream_interval: Int | None = Field(None, ge=1, le=INT32_MAX, description="Tokens an event.")
 
     use_beam_search: Any = _refused(False, "beam search is not served")
     watermarking: Any = _refused(None, "no watermark is configured")
@@ -225,8 +192,8 @@ class CompletionRequest(Model):
     vllm_xargs: Any = _refused(None, "no extension reads it")
     thinking_token_budget: Any = _refused(None, "the model has no thinking phase")
 
-    best_of: int | None = Field(None, description="Must equal `n`.")
-    max_completion_tokens: int | None = Field(
+    best_of: Int | None = Field(None, description="Must equal `n`.")
+    max_completion_tokens: Int | None = Field(
         None, ge=0, le=INT32_MAX, description="Alias of `max_tokens`, which wins."
     )
     request_metrics: Level | None = Field(
@@ -239,7 +206,7 @@ class CompletionRequest(Model):
         given = self.model_fields_set
         if "max_tokens" not in given and self.max_completion_tokens is not None:
             return self.max_completion_tokens
-        return 16 if self.max_tokens is None else self.max_tokens
+        return self.max_tokens
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

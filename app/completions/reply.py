@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import BaseModel
@@ -17,7 +17,9 @@ LOWEST_LOGPROB = -9999.0
 
 
 class LogProbs(BaseModel):
-    """Parallel arrays, one entry a token; `text_offset` counts characters from the start of the choice's text."""
+    """Parallel arrays, one entry a token; `text_offset` counts characters from the start of the choice's text, in which
+    special tokens have no place unless `skip_special_tokens` is false.
+    """
 
     text_offset: list[int] = []
     token_logprobs: list[float | None] = []
@@ -39,7 +41,7 @@ class Choice(BaseModel):
 
 
 class CompletionTokensDetails(BaseModel):
-    """Draft tokens that the verifier accepted and rejected."""
+    """Draft tokens that are in the output, and those that are not."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -85,21 +87,23 @@ def usage_of(prompt_tokens: int, completion_tokens: int, metrics: RequestMetrics
 class LogprobWriter:
     """Logprobs of one choice, call after call; keeps the text offset between chunks of a stream."""
 
-    def __init__(self, as_token_ids: bool) -> None:
-        """`as_token_ids` writes `token_id:N` for tokens, for callers to whom a token's text is ambiguous."""
+    def __init__(self, as_token_ids: bool, hidden: Collection[int] = ()) -> None:
+        """`as_token_ids` writes `token_id:N` for tokens, for callers to whom a token's text is ambiguous; of
+        `hidden` ids the text shows nothing.
+        """
         self._as_token_ids = as_token_ids
+        self._hidden = hidden
         self._offset = 0
 
     def write(self, tokens: Sequence[TokenLogprob]) -> LogProbs:
         """The arrays for these tokens."""
         out = LogProbs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for token in tokens:
-            name = self._name(token.token_id, token.text)
             out.text_offset.append(self._offset)
-            out.tokens.append(name)
+            out.tokens.append(self._name(token.token_id, token.text))
             out.token_logprobs.append(_finite(token.logprob))
             out.top_logprobs.append(self._top(token))
-            self._offset += len(name)
+            self._offset += 0 if token.token_id in self._hidden else len(token.text)
         return out
 
     def _name(self, token_id: int, text: str) -> str:

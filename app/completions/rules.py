@@ -6,7 +6,7 @@ Every rule runs before a header is sent and before anything reaches the engine, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from app.completions.protocol import REFUSED, CompletionRequest
 from app.engine import EngineFacts, InvalidRequest
@@ -86,13 +86,14 @@ def _vocabulary(request: CompletionRequest, vocab_size: int) -> None:
         # Bounded, since int() refuses thousands of digits, zeros in front too.
         readable = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
         _refuse("logit_bias", not readable, f"logit_bias: {key[:32]!r} is no token id")
-    _within("logit_bias", map(int, request.logit_bias or ()), vocab_size)
+    _within("logit_bias", [*map(int, request.logit_bias or ())], vocab_size)
 
 
-def _within(name: str, ids: Iterable[int], vocab_size: int) -> None:
-    for token_id in ids:
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(f"{name}: {token_id} is not below the vocabulary size {vocab_size}", name)
+def _within(name: str, ids: Collection[int], vocab_size: int) -> None:
+    """Bounds the list, too: the engine goes through it in the event loop."""
+    _refuse(name, len(ids) > vocab_size, f"{name}: more entries than the vocabulary has, {vocab_size}")
+    highest = max(ids, default=0)
+    _refuse(name, highest >= vocab_size, f"{name}: {highest} is not below the vocabulary size {vocab_size}")
 
 
 def _with_draft(request: CompletionRequest) -> None:

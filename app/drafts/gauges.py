@@ -33,6 +33,11 @@ class DraftCollector(Collector):
         yield self._info()
         if self._identity.k is not None:
             yield from self._totals(self._ledger.lifetime())
+            yield CounterMetricFamily(
+                "t5gemma_draft_steps_refused",
+                "Engine steps whose draft counts were negative, not finite or more than was drafted",
+                self._ledger.refused,
+            )
             yield from self._rates({"lifetime": self._ledger.lifetime(), "window": self._ledger.window()})
 
     def _info(self) -> Metric:

@@ -6,11 +6,15 @@ traffic. It outlives the engine: counters of `/metrics` start anew with an engin
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+log = logging.getLogger("app.drafts")
 
 BUCKETS = 60
 """Slices of the window; what falls out of it falls out a slice at a time."""
@@ -95,6 +99,8 @@ class Ledger:
         self.window_s = window_s
         self._slice_s = window_s / BUCKETS
         self._clock = clock
+        self.refused = 0
+        """Engine steps whose numbers were left out."""
         self._lifetime = Counts(k)
         self._slices: deque[tuple[int, Counts]] = deque()
 
@@ -106,7 +112,16 @@ class Ledger:
         proposed: Sequence[int],
         accepted: Sequence[int],
     ) -> None:
-        """One engine step's sums; the position lists may be shorter or longer than K."""
+        """One engine step's sums; the position lists may be shorter or longer than K. Numbers that cannot be are left
+        out and counted in `refused`: one NaN would poison the sums for good.
+        """
+        sums = (drafts, draft_tokens, accepted_tokens, *proposed, *accepted)
+        if not all(0 <= value < math.inf for value in sums) or accepted_tokens > draft_tokens:
+            self.refused += 1
+            # The first of them, then ever fewer: a broken counter is broken in every step.
+            if self.refused & (self.refused - 1) == 0:
+                log.error("draft counts that cannot be are left out (%d so far): %r", self.refused, sums)
+            return
         number = int(self._clock() / self._slice_s)
         if not self._slices or self._slices[-1][0] != number:
             self._slices.append((number, Counts(self.k)))

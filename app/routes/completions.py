@@ -1,4 +1,4 @@
-"""`POST /v1/completions`, and what `/v1/chat/completions` answers."""
+"""`POST /v1/completions`, and what OpenAI's other routes answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.completions import rules
 from app.completions.answer import Answer
 from app.completions.protocol import CompletionRequest
 from app.completions.reply import Completion
-from app.errors import BodyTooLarge, NotOffered, Unauthorized, documented
+from app.errors import BodyTooLarge, NotFound, Unauthorized, documented
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 
 router = APIRouter(tags=["completions"])
@@ -35,7 +35,16 @@ async def create_completion(request: Request, gateway: ThisGateway) -> Response:
     return Answer(gateway, engine, body, body.request_id or request.state.request_id)
 
 
-@router.post("/v1/chat/completions", responses=documented(Unauthorized, BodyTooLarge, NotOffered))
+@router.post("/v1/responses", responses=documented(Unauthorized, BodyTooLarge, NotFound))
+@router.post("/v1/chat/completions", responses=documented(Unauthorized, BodyTooLarge, NotFound))
 async def create_chat_completion() -> Response:
-    """Refused: T5Gemma 2 is no chat model, and a made-up template would only look like one."""
-    raise NotOffered("the served model has no chat template; send the text to POST /v1/completions")
+    """Refused: T5Gemma 2 is no chat model, and a made-up template would only look like one. 404 rather than 501, which
+    OpenAI's clients send again and again.
+    """
+    raise NotFound("the served model has no chat template; send the text to POST /v1/completions")
+
+
+@router.post("/v1/embeddings", responses=documented(Unauthorized, BodyTooLarge, NotFound))
+async def create_embedding() -> Response:
+    """Refused, for the model writes text."""
+    raise NotFound("the served model gives no embeddings; it completes texts: POST /v1/completions")

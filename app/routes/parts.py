@@ -23,6 +23,7 @@ from app.errors import (
 )
 from app.gateway import Gateway
 from app.scope import RequestScope
+from app.tokenizing import LARGE, check_size
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -61,7 +62,19 @@ async def read(request: Request, gateway: Gateway, model: type[Body]) -> tuple[E
             raw = await request.body()
         except ClientDisconnect:
             raise ClientGone("the client closed the connection") from None
-    return gateway.engine(), model.model_validate_json(raw)
+        body = await _parsed(raw, gateway, model)
+    return gateway.engine(), body
+
+
+async def _parsed(raw: bytes, gateway: Gateway, model: type[Body]) -> Body:
+    if len(raw) < LARGE:
+        return model.model_validate_json(raw)
+
+    def parse() -> Body:
+        check_size(raw)
+        return model.model_validate_json(raw)
+
+    return await gateway.tokenizing.submit(parse)
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from pydantic import Field
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from app.completions.protocol import Model, TokenIds
-from app.engine import InvalidRequest
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+from pydantic_core import to_json
+
+from app.completions.fields import TokenIds
+from app.completions.protocol import Model
+from app.engine import Engine, InvalidRequest
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 
 router = APIRouter(tags=["tokenizer"])
+PIECE = 10_000
+"""Entries of a reply that are written at a time."""
 
 
 class TokenizeRequest(Model):
@@ -38,19 +45,42 @@ class DetokenizeReply(Model):
     prompt: str
 
 
-@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest), responses=BODY_ERRORS)
-async def tokenize(request: Request, gateway: ThisGateway) -> TokenizeReply:
+@router.post(
+    "/tokenize",
+    openapi_extra=body_schema(TokenizeRequest),
+    response_class=Response,
+    responses={200: {"model": TokenizeReply}, **BODY_ERRORS},
+)
+async def tokenize(request: Request, gateway: ThisGateway) -> Response:
     """Ids of a text."""
     engine, body = await read(request, gateway, TokenizeRequest)
     check_model(gateway, body.model)
-    ids = await gateway.tokenizing.submit(engine.tokenizer.encode, body.prompt, body.add_special_tokens)
-    return TokenizeReply(
-        count=len(ids),
-        max_model_len=engine.facts.max_model_len,
-        max_encoder_len=engine.facts.max_encoder_len,
-        tokens=ids,
-        token_strs=[engine.tokenizer.token(i) for i in ids] if body.return_token_strs else None,
+    return Response(await gateway.tokenizing.submit(_tokenized, body, engine), media_type="application/json")
+
+
+def _tokenized(body: TokenizeRequest, engine: Engine) -> bytes:
+    """The reply's JSON. Megabytes of text have millions of ids: they are written in pieces, since one call for all of
+    them would hold up everybody.
+    """
+    ids = engine.tokenizer.encode(body.prompt, body.add_special_tokens)
+    facts = engine.facts
+    head = b'{"count":%d,"max_model_len":%d,"max_encoder_len":%d,"tokens":' % (
+        len(ids),
+        facts.max_model_len,
+        facts.max_encoder_len,
     )
+    if not body.return_token_strs:
+        return b"".join([head, *_array(ids), b',"token_strs":null}'])
+    return b"".join([head, *_array(ids), b',"token_strs":', *_array(map(engine.tokenizer.token, ids)), b"}"])
+
+
+def _array(items: Iterable[object]) -> Iterator[bytes]:
+    """A JSON array in pieces."""
+    remaining, separator = iter(items), b"["
+    while piece := list(islice(remaining, PIECE)):
+        yield separator + to_json(piece)[1:-1]
+        separator = b","
+    yield b"[]" if separator == b"[" else b"]"
 
 
 @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=BODY_ERRORS)
@@ -61,4 +91,6 @@ async def detokenize(request: Request, gateway: ThisGateway) -> DetokenizeReply:
     size = engine.facts.vocab_size
     if body.tokens and max(body.tokens) >= size:
         raise InvalidRequest(f"tokens: {max(body.tokens)} is not below the vocabulary size {size}", "tokens")
-    return DetokenizeReply(prompt=engine.tokenizer.decode(body.tokens, False))
+    return DetokenizeReply(
+        prompt=await gateway.tokenizing.submit(engine.tokenizer.decode, body.tokens, False)
+    )

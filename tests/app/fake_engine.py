@@ -35,15 +35,19 @@ class FakeTokenizer:
     """One token a UTF-8 byte, after the special ids."""
 
     max_chars_per_token = 4
+    special_ids = frozenset({EOS, BOS})
     truncation_side: Literal["left", "right"] = "right"
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
         return [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return bytes(i - FIRST_BYTE for i in ids if FIRST_BYTE <= i < FIRST_BYTE + 256).decode(
             errors="replace"
         )
+
+    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+        return [self.encode(text, False)]
 
     def token(self, token_id: int) -> str:
         return self.decode([token_id], False) or f"<{token_id}>"

@@ -1,7 +1,7 @@
 """`uvicorn tests.app.fake_server:app`: the gateway over a fake engine, in a process of its own.
 
 FAKE holds the engine's fields as JSON; `load_s` delays its start, `fail_start` makes it fail, `die_after_s` kills it,
-`child` starts a child process with it, as a real engine has.
+`child` starts a child process with it, as a real engine has; `tokenizer` is the path of one to tokenize with.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import multiprocessing
 import os
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from app.engine import EnginePlan
+from app.hf_tokenizer import ThreadSafeTokenizer
 from tests.app.conftest import build
 from tests.app.fake_engine import FakeEngine, tokens
 
@@ -22,7 +26,13 @@ def _make() -> Any:
     options: dict[str, Any] = json.loads(os.environ.get("FAKE", "{}"))
     load_s, fail, die = (options.pop(key, None) for key in ("load_s", "fail_start", "die_after_s"))
     child, length = options.pop("child", False), options.pop("length", 400)
+    tokenizer = options.pop("tokenizer", None)
     engine = FakeEngine(script=lambda request, sample: tokens("x" * length), **options)
+    if tokenizer:
+        backend = Tokenizer.from_file(tokenizer)
+        engine.tokenizer = ThreadSafeTokenizer(
+            SimpleNamespace(backend_tokenizer=backend, truncation_side="right")
+        )
     app = build(engine, shutdown_grace_s=float(os.environ.get("GRACE", "1")))
     gateway = app.state.gateway
     factory = gateway._factory

@@ -55,7 +55,16 @@ def server(grace: float = 1, **fake: Any) -> Iterator[Server]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "tests.app.fake_server:app", "--port", str(port)],
+        # No line a request: nobody reads the pipe until the end, and a full one would stop the server.
+        [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "tests.app.fake_server:app",
+            "--port",
+            str(port),
+            "--no-access-log",
+        ],
         env={**os.environ, "FAKE": json.dumps(fake), "GRACE": str(grace)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

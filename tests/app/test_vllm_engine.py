@@ -17,6 +17,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from app import vllm_engine
 from app.engine import GenerateRequest, InvalidRequest, Sampling
 from app.vllm_engine import VllmEngine
+from tests.app.fake_engine import FakeTokenizer, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,7 @@ class Llm:
     )
     vllm_config = SimpleNamespace(speculative_config=None)
     renderer = Renderer()
+    output_handler: asyncio.Task[None] | None = None
 
     def __init__(self) -> None:
         self.flushed = self.asked = 0
@@ -96,6 +98,17 @@ async def test_stat_loggers_are_flushed_until_the_end(llm: Llm) -> None:
     assert llm.flushed == flushed
 
 
+async def test_the_end_is_no_death(llm: Llm) -> None:
+    """vLLM's task that reads outputs is gone before the engine's process is, whose end it would log as a death, with a
+    traceback, when an idle server gets SIGTERM (N23).
+    """
+    handler = llm.output_handler = asyncio.create_task(asyncio.sleep(60))
+    engine = VllmEngine(llm, 8)
+    engine.shutdown()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(handler, 5)
+
+
 async def test_upkeep_of_a_dead_engine_ends(llm: Llm) -> None:
     llm.dead = True
     engine = VllmEngine(llm, 8)
@@ -139,7 +152,23 @@ async def test_sampling_goes_by_vllms_names(llm: Llm) -> None:
     assert plain.structured_outputs is plain.repetition_detection is plain.allowed_token_ids is None
 
 
+async def test_a_word_that_cannot_be_banned_is_the_clients(llm: Llm) -> None:
+    engine = VllmEngine(llm, 8)
+    engine.tokenizer = FakeTokenizer()  # type: ignore[assignment]
+    with pytest.raises(InvalidRequest, match="cannot be banned"):
+        [s async for s in engine.generate(GenerateRequest("a", (2, 5), Sampling(bad_words=(" ",)), True))]
+
+
 async def test_the_renderers_refusal_is_the_clients(llm: Llm) -> None:
     with pytest.raises(InvalidRequest, match="empty") as refused:
         [s async for s in VllmEngine(llm, 8).generate(GenerateRequest("a", (), Sampling(), True))]
     assert refused.value.param == "prompt" and not llm.prompts
+
+
+async def test_bad_words_arrive_as_sequences(llm: Llm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own division of them does not replace ours."""
+    engine = VllmEngine(llm, 8)
+    engine.tokenizer = FakeTokenizer()  # type: ignore[assignment]
+    made = engine._params(Sampling(bad_words=("ab",)), stream=True)
+    made.update_from_tokenizer(None)
+    assert made.bad_words_token_ids == [tokens("ab"), tokens(" ab")]

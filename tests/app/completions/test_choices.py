@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.completions.choices import ChoiceWriter
 from app.completions.prompts import EncoderPrompt
 from app.completions.protocol import CompletionRequest
-from app.completions.reply import Choice, plain, wire
+from app.completions.reply import Choice, LogprobWriter, plain, wire
 from app.completions.run import Job
-from app.engine import RequestTiming, Sample, Sampling, SpecMetrics, Step
+from app.engine import RequestTiming, Sample, Sampling, SpecMetrics, Step, TokenLogprob
 
 TEXT = st.text(st.characters(codec="utf-8"))
 
@@ -52,3 +53,51 @@ def test_both_ways_say_and_count_the_same() -> None:
             assert other.write_json(0, step) == [(choice.index, wire(choice)) for choice in choices]
         assert (one.tokens, one.metrics()) == (other.tokens, other.metrics())
         assert one.completion_tokens == 3
+
+
+@given(
+    steps=st.lists(st.integers(0, 7).flatmap(lambda a: st.tuples(st.just(a), st.integers(a, 7)))),
+    cut=st.integers(0, 7),
+)
+def test_what_was_accepted_behind_the_end(steps: list[tuple[int, int]], cut: int) -> None:
+    """A slow count: one flag a token made, true if it was a draft's; the output is all of them but the last `cut`,
+    which lie in the last step. Then nothing accepted is above the tokens received (N16).
+    """
+    made = [False]
+    for accepted, _ in steps:
+        made += [True] * accepted + [False]
+    kept = made[: len(made) - min(cut, steps[-1][0])] if steps else made
+    accepted = [a for a, _ in steps]
+    spec = SpecMetrics(7, [accepted.count(j) for j in range(8)], 7 * len(steps), accepted, [7] * len(steps))
+    found = spec.received(len(kept))
+    assert sum(found.per_step_accepted) == sum(j * n for j, n in enumerate(found.histogram)) == sum(kept)
+    assert sum(found.histogram) == len(steps) and found.num_draft_tokens == spec.num_draft_tokens
+    assert sum(found.per_step_accepted) < len(kept)
+
+
+def test_usage_counts_what_was_received() -> None:
+    """`max_tokens: 2` had 7 accepted tokens of 2; each of several samples is cut for itself (N16)."""
+    spec = SpecMetrics(7, (0, 0, 0, 0, 0, 0, 0, 1), 7, (7,), (7,))
+    one = writer(n=3)
+    for index in range(3):
+        one.write(0, Step([Sample(index, "ab", (5, 6), None, "length", None, spec)], index == 2))
+    body = one.completion([])
+    assert body.usage is not None and body.usage.completion_tokens_details is not None
+    assert body.usage.completion_tokens == 6
+    assert body.usage.completion_tokens_details.accepted_prediction_tokens == 3
+    found = body.metrics and body.metrics.speculative_decoding
+    assert found is not None
+    assert (found.draft_acceptance_rate, found.mean_acceptance_length) == (3 / 21, 2.0)
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_text_offset_is_a_place_in_the_text(as_ids: bool) -> None:
+    """`<eos>` under ignore_eos and `token_id:N` are not in the text, and move no offset (N23)."""
+    tokens = [
+        TokenLogprob(5, "ab", -1.0),
+        TokenLogprob(1, "<eos>", -1.0),
+        TokenLogprob(6, "c", -1.0),
+        TokenLogprob(7, "d", -1.0),
+    ]
+    assert LogprobWriter(as_ids, {1}).write(tokens).text_offset == [0, 2, 2, 3]
+    assert LogprobWriter(as_ids).write(tokens).text_offset == [0, 2, 7, 8]

@@ -69,6 +69,20 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         "response_format",
         {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
     ),
+    *[
+        ("N03", "structured_outputs", {"structured_outputs": one})
+        for one in ({"regex": "a" * 40_000}, {"choice": ["ab"] * 9000}, {"json": {"enum": ["ab"] * 9000}})
+    ],
+    (
+        "N03",
+        "response_format",
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"enum": ["ab"] * 9000}},
+            }
+        },
+    ),
     ("fields", "repetition_detection", {"repetition_detection": {"max_pattern_size": 3, "min_count": 1}}),
 ]
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.drafts import ledger as module
 from app.drafts.ledger import BUCKETS, Ledger
 
 
@@ -68,3 +73,27 @@ def test_window_stays_small() -> None:
         clock.now = 1000 + number / 100
         step(ledger, 2, 1)
     assert len(ledger._slices) <= BUCKETS + 1
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (1, 2, -1, [1, 1], []),
+        (1, 2, math.nan, [1, 1], []),
+        (-1, 2, 1, [1, 1], [1]),
+        (1, math.inf, 1, [1, 1], [1]),
+        (1, 2, 1, [1, 1], [math.nan]),
+        (1, 2, 3, [1, 1], [1, 1, 1]),
+    ],
+)
+def test_what_cannot_be_is_left_out(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One NaN would stay in the sums for good: it is refused, counted and logged, and what follows counts (N21)."""
+    ledger = Ledger(2, 60)
+    said: list[str] = []
+    monkeypatch.setattr(module.log, "error", lambda text, *values: said.append(text % values))
+    for _ in range(9):
+        ledger.record(*numbers)
+    assert ledger.refused == 9 and len(said) == 4
+    step(ledger, 2, 1)
+    assert ledger.lifetime().to_json() == ledger.window().to_json()
+    assert (ledger.lifetime().drafts, ledger.lifetime().accepted_tokens) == (1, 1)

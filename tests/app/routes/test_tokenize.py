@@ -29,7 +29,9 @@ async def test_ids_outside(ids: list[object]) -> None:
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tokens")
 
 
-async def test_chat_is_not_offered() -> None:
+@pytest.mark.parametrize("route", ["chat/completions", "responses", "embeddings"])
+async def test_what_openai_has_besides_is_not_offered(route: str) -> None:
+    """A status that OpenAI's clients take for final: they send 408, 409, 429 and all from 500 on again (N20)."""
     async with served() as client:
-        reply = await client.post("/v1/chat/completions", json={"messages": []})
-        assert reply.status_code == 501 and "/v1/completions" in reply.json()["error"]["message"]
+        reply = await client.post(f"/v1/{route}", json={"messages": []})
+        assert reply.status_code == 404 and "/v1/completions" in reply.json()["error"]["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,6 +89,28 @@ def test_seeds(server: GatewayProcess) -> None:
     assert texts[0] == texts[1] == texts[2]
     one, two = ask(seed=7, n=2), ask(seed=7, n=2)
     assert one == two and one[0] != one[1]
+
+
+@pytest.mark.parametrize("words", [["speed"], [" speed"], ["speed", "average"]])
+def test_bad_words_are_absent(server: GatewayProcess, words: list[str]) -> None:
+    """With a space in front and in other pieces, too, greedy and sampled (N09)."""
+    assert "speed" in server.text(PROMPT, max_tokens=60)
+    for fields in ({}, {"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "seed": 2}):
+        text = server.text(PROMPT, max_tokens=60, bad_words=words, **fields)
+        for word in words:
+            assert not re.search(rf"\b{word.strip()}\b", text), text
+
+
+def test_what_has_too_many_divisions_is_refused(server: GatewayProcess) -> None:
+    """Two words at once can be written in hundreds of ways (N09)."""
+    error = server.complete(PROMPT, bad_words=["average speed"]).json()["error"]
+    assert (error["code"], error["param"]) == (400, "bad_words") and "cannot be banned" in error["message"]
+
+
+def test_bans_leave_what_is_allowed(server: GatewayProcess) -> None:
+    """A ban of all that is allowed is refused instead of answered with other tokens (N10)."""
+    error = server.complete(PROMPT, allowed_token_ids=[40], bad_words=["A"]).json()["error"]
+    assert (error["code"], error["param"]) == (400, "bad_words")
 
 
 def test_same_request_id(server: GatewayProcess) -> None:

@@ -24,8 +24,9 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.metrics.loggers import StatLoggerBase, StatLoggerManager
 from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
+from app.completions.fields import MAX_PROMPTS
 from app.completions.metrics import SpeculativeDecoding
-from app.completions.protocol import MAX_PROMPTS, OWN_FIELDS, REFUSED, CompletionRequest, StructuredOutputs
+from app.completions.protocol import OWN_FIELDS, REFUSED, CompletionRequest, StructuredOutputs
 from app.hf_tokenizer import ThreadSafeTokenizer
 
 pytestmark = pytest.mark.engine
