@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from plugin.drafts.facts import CheckpointError
 
 _MISSING = object()
+_MAX_INTEGER = 2**31 - 1
 
 
 class Fields:
@@ -65,14 +67,33 @@ class Fields:
             raise CheckpointError(f"{self.file}: {self.prefix}{key}[0].{wanted} {said}; it must be given")
         return Fields(value[0], self.file, f"{self.prefix}{key}[0].")
 
-    def integer(self, key: str, at_least: int = 1, default: int | None = None) -> int:
-        """The whole number at `key`, not below `at_least`; `default` only where the key is absent or null."""
+    def integer(
+        self, key: str, at_least: int = 1, default: int | None = None, at_most: int = _MAX_INTEGER
+    ) -> int:
+        """The whole number at `key` within its bounds; `default` only where the key is absent or null."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
             raise self.error(key, f"must be a whole number of at least {at_least}")
+        if value > at_most:
+            raise self.error(key, f"must be a whole number of at most {at_most}")
         return value
+
+    def number(
+        self, key: str, *, above: float | None = None, at_least: float | None = None, at_most: float
+    ) -> float:
+        """The finite number at `key` within its bounds, of which one is the lower."""
+        value = self.values.get(key)
+        low = f"above {above:g}" if above is not None else f"of at least {at_least:g}"
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if fits and above is not None:
+            fits = value > above
+        if fits and at_least is not None:
+            fits = value >= at_least
+        if not fits or value > at_most:
+            raise self.error(key, f"must be a number {low} and at most {at_most:g}")
+        return float(value)
 
     def optional_integer(self, key: str) -> int | None:
         """As `integer`, None where the key is absent or null."""

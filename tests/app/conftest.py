@@ -58,6 +58,7 @@ DRAFT = DraftFacts(
     confidence_head=False,
     confidence_head_with_markov=False,
     verifier_name="../verifier",
+    max_positions=512,
 )
 
 
