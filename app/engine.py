@@ -7,6 +7,7 @@ milliseconds; `app.vllm_engine` is the one adapter that stands behind them in pr
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -190,6 +191,10 @@ class Engine(Protocol):
         Raises:
             InvalidRequest, EngineFailure, EngineDead: while it is read.
         """
+        ...
+
+    def uncounted(self) -> AbstractContextManager[None]:
+        """Steps within the block are in no metric and not in the ledger: for requests that no client sent."""
         ...
 
     async def check_health(self) -> None:

@@ -19,8 +19,10 @@ from pydantic import ValidationError
 from app.admission import Admission
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
+from app.drafts.probe import Probe
 from app.engine import Engine, EngineDead, EngineFactory, EngineFacts, EnginePlan
 from app.errors import Dead, Loading, ShuttingDown
+from app.probing import probe
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
@@ -66,8 +68,10 @@ class Gateway:
         self.began = time.monotonic()
         self._factory = factory
         self._engine: Engine | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
+        self.probe: Probe | None = None
+        """What the draft did before the first request, if it was tried."""
         self.on_end: Callable[[], None] = lambda: None
         """Called when the engine is lost for good, so that the process can end."""
 
@@ -114,15 +118,30 @@ class Gateway:
         except BaseException as error:
             loop.call_soon_threadsafe(self._failed, error)
         else:
-            loop.call_soon_threadsafe(self._ready, engine)
+            loop.call_soon_threadsafe(self._built, engine)
+
+    def _built(self, engine: Engine) -> None:
+        self._engine = engine
+        if self.phase == "loading":
+            self._tasks.append(asyncio.get_running_loop().create_task(self._warm_up(engine)))
+        else:
+            self._loaded.set()
+
+    async def _warm_up(self, engine: Engine) -> None:
+        try:
+            if self.settings.probe:
+                self.probe = await probe(engine, self.identity)
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._ready(engine)
 
     def _ready(self, engine: Engine) -> None:
-        self._engine = engine
         self._loaded.set()
         if self.phase != "loading":
             return
         self.phase, self.stage = "ready", "ready"
-        self._watcher = asyncio.get_running_loop().create_task(self._watch(engine))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._watch(engine)))
         log.info("[%5.1f s] ready: serving %s", time.monotonic() - self.began, self.identity.model_name)
 
     def _failed(self, error: BaseException) -> None:
@@ -175,8 +194,9 @@ class Gateway:
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
         self.interrupt_all()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._engine is None and not self._loaded.is_set():
             await self._stop_loading()
         if self._engine is not None:

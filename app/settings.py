@@ -129,6 +129,11 @@ class Settings(BaseSettings):
         description="true: no compilation and no CUDA graphs. Unset: true on the CPU"
         " (compiling costs a minute at start), false on CUDA.",
     )
+    probe: bool = Field(
+        True,
+        description="A few canned prompts before /ready, counted nowhere, whose acceptance is said in the log and in"
+        " /drafts. false: not.",
+    )
     enable_prefix_caching: bool = Field(
         False, description="Must stay false: cross-attention K/V cannot be shared between prompts."
     )

@@ -2,16 +2,16 @@
 
 vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that cannot
 answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only `AsyncEngineArgs`, `AsyncLLM`
-(`renderer`, `generate`, `check_health`, `do_log_stats`, `get_supported_tasks`, `shutdown`), `SamplingParams`,
-`RequestOutput` and the stat loggers are used.
+(`renderer`, `generate`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`, `shutdown`),
+`SamplingParams`, `RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -98,6 +98,16 @@ class VllmEngine:
             dtype=str(model.dtype).removeprefix("torch."),
             default_sampling=model.get_diff_sampling_param(),
         )
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """vLLM counts by handing each step's numbers to its stat loggers, Prometheus's and ours alike."""
+        manager = self._llm.logger_manager
+        loggers, manager.stat_loggers = manager.stat_loggers, []
+        try:
+            yield
+        finally:
+            manager.stat_loggers = loggers
 
     async def check_health(self) -> None:
         """The first call, which the gateway makes once it is ready, starts the engine's upkeep on its loop."""

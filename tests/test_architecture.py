@@ -122,7 +122,7 @@ FLOORS_OF_THE_APP = (
     ("app.routes",),
     ("app.completions",),
     ("app.gateway", "app.middleware", "app.vllm_engine"),
-    ("app.admission", "app.scope", "app.tokenizing"),
+    ("app.admission", "app.probing", "app.scope", "app.tokenizing"),
     ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer"),
     ("app.engine",),
     ("app.drafts",),

@@ -69,8 +69,11 @@ def anyio_backend() -> str:
 
 
 def build(engine: FakeEngine, **settings: Any) -> FastAPI:
-    """The application; it serves once its lifespan runs. With `engine.k` it has a draft of that K."""
-    chosen = load_settings(env_file=None, **{"max_model_len": 512, "max_encoder_len": 256, **settings})
+    """The application; it serves once its lifespan runs. With `engine.k` it has a draft of that K. A fake engine is not
+    probed, which would only fill its lists.
+    """
+    limits = {"max_model_len": 512, "max_encoder_len": 256, "probe": False}
+    chosen = load_settings(env_file=None, **{**limits, **settings})
     checkpoints = Checkpoints(VERIFIER, DRAFT if engine.k else None, engine.k or None)
     if not engine.k:
         chosen = chosen.model_copy(update={"served_model_name": chosen.served_model_name or (MODEL,)})

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,6 +83,14 @@ class FakeEngine:
     @property
     def facts(self) -> EngineFacts:
         return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32")
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        ledger, self.ledger = self.ledger, None
+        try:
+            yield
+        finally:
+            self.ledger = ledger
 
     async def check_health(self) -> None:
         if self.dead:
