@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -80,19 +79,13 @@ class Fields:
             raise self.error(key, f"must be a whole number of at most {at_most}")
         return value
 
-    def number(
-        self, key: str, *, above: float | None = None, at_least: float | None = None, at_most: float
-    ) -> float:
-        """The finite number at `key` within its bounds, of which one is the lower."""
-        value = self.values.get(key)
-        low = f"above {above:g}" if above is not None else f"of at least {at_least:g}"
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if fits and above is not None:
-            fits = value > above
-        if fits and at_least is not None:
-            fits = value >= at_least
-        if not fits or value > at_most:
-            raise self.error(key, f"must be a number {low} and at most {at_most:g}")
+    def number(self, key: str, *, low: float, at_most: float, above: bool = False) -> float:
+        """The finite number at `key`, from `low` on or, with `above`, beyond it."""
+        value: Any = self.values.get(key)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # Comparisons alone: they hold for whole numbers of any size and fail for NaN.
+        if not number or not low <= value <= at_most or (above and value == low):
+            raise self.error(key, f"must be a number {'above' if above else 'from'} {low:g} to {at_most:g}")
         return float(value)
 
     def optional_integer(self, key: str) -> int | None:

@@ -116,7 +116,7 @@ def _check(facts: DraftFacts, config: Fields, layers: Fields) -> None:
     config.flag("sliding_window_non_causal", default=False)
     check_layer_types(layers, facts.num_layers)
     check_epsilon(layers)
-    check_rope(layers.object("rope_parameters"), facts.max_positions, theta_elsewhere="rope_theta" in layers)
+    check_rope(layers.object("rope_parameters"), layers, facts.max_positions)
     layers.one_of("hidden_act", ("silu",))
     layers.optional_integer("sliding_window")
     for key, served in _SERVED.items():

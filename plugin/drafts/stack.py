@@ -29,22 +29,24 @@ def max_positions(stack: Fields) -> int:
 
 def check_epsilon(stack: Fields) -> None:
     """Refuse an `rms_norm_eps` that is no small positive number."""
-    stack.number("rms_norm_eps", above=0, at_most=0.1)
+    stack.number("rms_norm_eps", low=0, above=True, at_most=0.1)
 
 
-def check_rope(rope: Fields, positions: int, theta_elsewhere: bool = False) -> None:
+def check_rope(rope: Fields, stack: Fields, positions: int, theta: bool = True) -> None:
     """Refuse rotary angles other than the two kinds that T5Gemma 2 and its drafts are trained with.
 
     Args:
         rope: the object that holds `rope_type`, `rope_theta` and, for linear scaling, `factor`.
+        stack: where `rope_theta` may stand instead.
         positions: of the stack, tokens.
-        theta_elsewhere: whether `rope_theta` may be absent here.
+        theta: whether `rope_theta` must be given at all.
     """
     kind = rope.one_of("rope_type", ("default", "linear"))
-    if "rope_theta" in rope or not theta_elsewhere:
-        rope.number("rope_theta", above=1, at_most=1e12)
+    given = rope if "rope_theta" in rope or "rope_theta" not in stack else stack
+    if theta or "rope_theta" in given:
+        given.number("rope_theta", low=1, above=True, at_most=1e12)
     if kind == "linear":
-        factor = rope.number("factor", at_least=1, at_most=_MAX_ROPE_ROWS)
+        factor = rope.number("factor", low=1, at_most=_MAX_ROPE_ROWS)
         if factor * positions > _MAX_ROPE_ROWS:
             raise rope.error("factor", f"times max_position_embeddings {positions} is above {_MAX_ROPE_ROWS}")
     for key in ("partial_rotary_factor", "rope_dim", "mrope_section"):

@@ -24,6 +24,7 @@ from plugin.drafts.verifier_tensors import check_layers
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+_MODEL_TYPE = "t5gemma2"
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
@@ -33,6 +34,7 @@ def verifier_facts(config: Fields, location: Location) -> VerifierFacts:
         raise CheckpointError(f"{config.file}: is a draft (it has speculators_config), not a verifier")
     if VERIFIER_ARCHITECTURE not in config.texts("architectures"):
         raise config.error("architectures", f"the verifier must be a {VERIFIER_ARCHITECTURE}")
+    config.one_of("model_type", (_MODEL_TYPE,))
     decoder = config.object("decoder")
     encoder = config.object("encoder")
     text = encoder.object("text_config") if "text_config" in encoder else encoder
@@ -88,14 +90,14 @@ def _check_stack(stack: Fields) -> None:
         stack.flag(key, default=False)
     if "rms_norm_eps" in stack:
         check_epsilon(stack)
-    for key, low, high in (("query_pre_attn_scalar", 0, 2**16), ("final_logit_softcapping", 0, 1e6)):
+    for key, high in (("query_pre_attn_scalar", 2**16), ("final_logit_softcapping", 1e6)):
         if stack.values.get(key) is not None or (key == "query_pre_attn_scalar" and key in stack):
-            stack.number(key, above=low, at_most=high)
+            stack.number(key, low=0, above=True, at_most=high)
     if stack.values.get("rope_parameters") is not None:
         rope = stack.object("rope_parameters")
         for kind in LAYER_TYPES:
             if rope.values.get(kind) is not None:
-                check_rope(rope.object(kind), positions, theta_elsewhere=True)
+                check_rope(rope.object(kind), stack, positions, theta=False)
 
 
 def check_verifier(facts: VerifierFacts, folder: Path) -> str:
