@@ -81,7 +81,7 @@ def check_draft_layers(vllm_config: "VllmConfig") -> None:
     Raises:
         ValueError: it has two kinds of layers, which vLLM's V1 proposer refuses while it builds the draft.
     """
-    speculative = vllm_config.speculative_config
+    speculative = getattr(vllm_config, "speculative_config", None)
     if speculative is None or vllm_config.use_v2_model_runner:
         return
     draft = speculative.draft_model_config
