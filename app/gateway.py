@@ -20,8 +20,10 @@ from app.address import ListeningAddress, invitation
 from app.admission import Admission
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
+from app.drafts.probe import Probe
 from app.engine import Engine, EngineDead, EngineFactory, EngineFacts, EnginePlan
 from app.errors import Dead, Loading, ShuttingDown
+from app.probing import probe
 from app.progress import LoadingProgress
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
@@ -72,6 +74,8 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
         self._address = ListeningAddress()
+        self.probe: Probe | None = None
+        """What the draft did before the first request, if it was tried."""
         self.on_end: Callable[[], None] = lambda: None
         """Called when the engine is lost for good, so that the process can end."""
 
@@ -141,6 +145,9 @@ class Gateway:
         try:
             if self.settings.warm_up:
                 await warm_up(engine, self.identity, self.progress)
+            if self.settings.probe:
+                self.progress("probe", "what the draft gives on a few prompts")
+                self.probe = await probe(engine, self.identity)
         except Exception as error:
             self._failed(error)
         else:

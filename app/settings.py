@@ -128,6 +128,11 @@ class Settings(BaseSettings):
         description="One tiny request of every kind before /ready, counted nowhere. false: the first users"
         " of a kind wait for what it needs, seconds on CUDA.",
     )
+    probe: bool = Field(
+        True,
+        description="A few canned prompts before /ready, counted nowhere, whose acceptance is said in the log and in"
+        " /drafts. false: not.",
+    )
     enable_prefix_caching: bool = Field(
         False, description="Must stay false: cross-attention K/V cannot be shared between prompts."
     )

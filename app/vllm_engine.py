@@ -33,7 +33,7 @@ from app.engine import (
 )
 from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
-from plugin.drafts.checkpoint import fetch
+from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
 from plugin.quiet_logs import hide
 
 
@@ -48,6 +48,7 @@ def start(plan: EnginePlan) -> VllmEngine:
     checkpoints = fetch(plan.identity.checkpoints)
     hide()
     plan.progress("import", "importing vLLM, up to two minutes from a cold disk")
+    check_config(checkpoints.verifier)
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
@@ -75,6 +76,21 @@ def start(plan: EnginePlan) -> VllmEngine:
     # What was loaded stays; collections while serving need not look through it again.
     freeze_gc_heap()
     return engine
+
+
+def check_config(verifier: VerifierFacts) -> None:
+    """Ask transformers, which checks the type of every field, the vision tower's too, and refuses in several lines.
+
+    Raises:
+        CheckpointError: transformers cannot read the verifier's config; its own words, in one line.
+    """
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(verifier.path)
+    except Exception as error:  # whatever a wrong type ends in
+        words = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{verifier.config_file}: transformers cannot read it: {words}") from None
 
 
 class VllmEngine:

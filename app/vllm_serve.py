@@ -34,6 +34,8 @@ class Served:
     ledger: Ledger
     facts: None = None
     """The identity's dtype is the running engine's already; nothing overrules it."""
+    probe: None = None
+    """Prompts of our own belong to the gateway."""
 
 
 class NothingServed:

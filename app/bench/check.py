@@ -14,6 +14,7 @@ from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
 from app.bench.store import Store
+from app.drafts.probe import USELESS
 from plugin.drafts.checkpoint import CheckpointError, Checkpoints, resolve
 
 FITS, DOES_NOT_FIT, OUTPUT_DIFFERS, NOT_FASTER = 0, 1, 3, 4
@@ -84,6 +85,13 @@ class Verdict:
             if all(trial.equal + trial.near_ties == trial.compared for trial in wrong):
                 return f"requests failed: {faults}"
             return f"output differs from the verifier's own: {faults}"
+        known = [one for one in self.trials if one.mean_acceptance_length is not None]
+        most = max(known, key=lambda one: one.mean_acceptance_length or 0, default=None)
+        if most is not None and (most.mean_acceptance_length or 0) < USELESS:
+            return (
+                f"fits and leaves the output alone, but is useless: {most.mean_acceptance_length:.2f} tokens a step at"
+                f" K={most.k}, below {USELESS}"
+            )
         if self.best is None or self.best.speedup is None:
             return "output is the verifier's own, but no speed-up could be measured"
         words = "fits" if self.exit_code == FITS else "fits, but is not faster than no draft"

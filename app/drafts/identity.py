@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from app.settings import Settings
+from app.settings import Settings, SettingsError, variable
 from plugin.drafts.checkpoint import Checkpoints, DraftFacts, VerifierFacts
 
 DRAFT_FACTS = {
@@ -50,9 +50,10 @@ class Identity:
         """Identity of what `resolve` found under these settings.
 
         Raises:
-            SettingsError: a length does not fit the verifier, or one engine step.
+            SettingsError: a length does not fit the verifier, the draft, or one engine step.
         """
         max_model_len, max_encoder_len = settings.lengths(checkpoints.verifier.max_positions)
+        _check_draft(checkpoints, max_model_len)
         served = (checkpoints.draft or checkpoints.verifier).name.rsplit("/", 1)[-1]
         return cls(
             checkpoints=checkpoints,
@@ -98,3 +99,20 @@ class Identity:
             "lm_head": draft and ("own" if draft.has_own_head else "shared"),
             "embedding": draft and ("own" if draft.has_own_embedding else "shared"),
         }
+
+
+def _check_draft(checkpoints: Checkpoints, max_model_len: int) -> None:
+    """Refuse a draft that would fall silent before a request's end, or whose block no request can hold."""
+    draft, k = checkpoints.draft, checkpoints.k
+    if draft is None or k is None:
+        return
+    served = f"{variable('max_model_len')} is {max_model_len}"
+    if draft.max_positions < max_model_len:
+        raise SettingsError(
+            f"{draft.config_file}: transformer_layer_config.max_position_embeddings is {draft.max_positions}, but"
+            f" {served}: the draft knows no positions beyond its own; lower {variable('max_model_len')}"
+        )
+    if k >= max_model_len:
+        raise SettingsError(
+            f"K is {k} (block_size {draft.block_size} in {draft.config_file}), but {served}: lower {variable('k')}"
+        )

@@ -51,12 +51,17 @@ class Stats(BaseModel):
 
 @router.get("/drafts", responses=documented(Unauthorized))
 async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
-    """The loaded draft and verifier (without a draft the draft's fields are null), and the drafts found in
+    """The loaded draft and verifier (without a draft the draft's fields are null), what the draft did on a few prompts
+    before the first request (`probe`; its `warning` says when it proved useless), and the drafts found in
     T5GEMMA_CHECKPOINTS_DIR. `dtype` is what was asked for until the engine, once loaded, says what it runs in.
     """
     folder = gateway.settings.checkpoints_dir
     others = await asyncio.to_thread(available, folder) if folder is not None else []
-    loaded = {**gateway.identity.to_json(), "available": [other.model_dump() for other in others]}
+    loaded = {
+        **gateway.identity.to_json(),
+        "probe": gateway.probe and gateway.probe.to_json(),
+        "available": [other.model_dump() for other in others],
+    }
     return loaded if gateway.facts is None else {**loaded, "dtype": gateway.facts.dtype}
 
 

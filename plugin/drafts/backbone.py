@@ -18,9 +18,12 @@ from vllm.model_executor.models.qwen3_dflash import (
 )
 from vllm.platforms import current_platform
 
+from plugin.checked_weights import checked
 from plugin.drafts.block_attention import attend_in_blocks, block_attention
 from plugin.drafts.checkpoint import read_draft
 from plugin.drafts.location import download, locate
+from plugin.drafts.safetensors_header import loaded_files
+from plugin.drafts.tensors import never_zero
 
 
 def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) -> torch.Tensor:
@@ -136,6 +139,10 @@ class DraftModel(DFlashQwen3ForCausalLM):
 
     model_cls = DraftBackbone
 
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.allow_patterns_overrides = loaded_files(self.draft_model_config.model)
+
     def compute_draft_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`[num_rows, hidden_size]` -> logits over the draft's own vocabulary, `[num_rows, draft_vocab_size]`."""
         logits: torch.Tensor = self.logits_processor(self.lm_head, hidden_states)
@@ -154,8 +161,15 @@ class DraftModel(DFlashQwen3ForCausalLM):
         file's header is checked against its config first. With the full vocabulary `d2t` maps every id to itself.
 
         Raises:
-            CheckpointError: tensors that are absent, unexpected or of another shape, or a `d2t` that cannot be.
+            CheckpointError: tensors that are absent, unexpected or of another shape, a `d2t` that cannot be, or values
+                that are not finite or all zero.
         """
         read_draft(download(locate(self.draft_model_config.model)).path)
         full_vocabulary = self.draft_id_to_target_id is None
-        super().load_weights((n, w) for n, w in weights if not (full_vocabulary and n == "d2t"))
+        looked_at = checked(weights, next(self.parameters()).device, lambda name, _: never_zero(name))
+        super().load_weights((n, w) for n, w in looked_at if not (full_vocabulary and n == "d2t"))
+
+    def _read_mask_embedding(self) -> None:
+        """vLLM puts a `mask_embedding.pt` beside the weights in the place of the mask token's row. These drafts are
+        trained with the row of the table, and no such file of theirs is checked.
+        """

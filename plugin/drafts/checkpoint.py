@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plugin.drafts.facts import CheckpointError, Checkpoints, DraftFacts, VerifierFacts
+from plugin.drafts.families import VERIFIER_ARCHITECTURE
 from plugin.drafts.fields import Fields
 from plugin.drafts.location import Location, download, locate
 from plugin.drafts.speculators import draft_facts, is_draft
@@ -63,22 +64,34 @@ def resolve(
     draft_is: DraftFacts | None = None
     verifier_is: VerifierFacts | None = None
     if model:
-        config, location = _config(model, checkpoints_dir)
+        config, location = _config("MODEL", model, checkpoints_dir)
         if is_draft(config):
             draft_is = draft_facts(config, location)
         else:
             verifier_is = verifier_facts(config, location)
     if draft is not None:
-        asked = draft_facts(*_config(draft, checkpoints_dir))
+        config, location = _config("DRAFT", draft, checkpoints_dir)
+        if not is_draft(config):
+            raise _no_draft(config, location, draft_is)
+        asked = draft_facts(config, location)
         if draft_is is not None:
             raise CheckpointError(
                 f"MODEL {draft_is.path} and DRAFT {asked.path} are both drafts; give the draft only once"
             )
         draft_is = asked
     if verifier_is is None:
-        verifier = _named_verifier(draft_is) if verifier is None else verifier
-        verifier_is = verifier_facts(*_config(verifier, checkpoints_dir))
-    elif verifier is not None and locate(verifier, checkpoints_dir).path != verifier_is.path:
+        setting, hint = "VERIFIER", ""
+        if verifier is None:
+            verifier = _named_verifier(draft_is)
+            if draft_is is not None:
+                setting, hint = _key(draft_is), "; give VERIFIER"
+        config, location = _config(setting, verifier, checkpoints_dir, hint)
+        if is_draft(config):
+            raise _no_verifier(setting, location)
+        verifier_is = verifier_facts(config, location)
+    elif verifier is not None and (location := locate(verifier, checkpoints_dir)).path != verifier_is.path:
+        if is_draft(_config("VERIFIER", verifier, checkpoints_dir)[0]):
+            raise _no_verifier("VERIFIER", location)
         raise CheckpointError(
             f"MODEL {verifier_is.path} and VERIFIER {verifier} are two verifiers; give only one"
         )
@@ -106,26 +119,69 @@ def fetch(checkpoints: Checkpoints) -> Checkpoints:
 
 def read_draft(folder: str | os.PathLike[str]) -> DraftFacts:
     """Facts of one local draft, its weights checked; CheckpointError when it is none."""
-    return check_draft(draft_facts(*_config(str(Path(folder).absolute()))), Path(folder))
+    path = Path(folder).absolute()
+    location = Location(path.name, path)
+    config = Fields.read(path / "config.json")
+    return check_draft(draft_facts(config, location), path)
 
 
-def _config(where: str, checkpoints_dir: str | os.PathLike[str] | None = None) -> tuple[Fields, Location]:
-    location = locate(where, checkpoints_dir)
-    return Fields.read(location.file("config.json"), f"{location.path}/config.json"), location
+def _config(
+    setting: str, where: str, checkpoints_dir: str | os.PathLike[str] | None = None, hint: str = ""
+) -> tuple[Fields, Location]:
+    """The config of the checkpoint that `setting` names; a refusal begins with it and ends with `hint`."""
+    try:
+        location = locate(where, checkpoints_dir)
+        if location.folder is not None and not (location.folder / "config.json").exists():
+            raise CheckpointError(f"{location.path}/config.json: cannot be read: {_instead(location.folder)}")
+        return Fields.read(location.file("config.json"), f"{location.path}/config.json"), location
+    except CheckpointError as error:
+        raise CheckpointError(f"{setting}: {error}{hint}") from None
+
+
+def _instead(folder: Path) -> str:
+    """What a folder without a config.json is."""
+    missing = "No such file or directory"
+    if any(
+        (folder / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+    ):
+        return f"{missing}; the folder holds a tokenizer, but no model"
+    if inner := sorted(file.parent.name for file in folder.glob("*/config.json")):
+        return f"{missing}; checkpoints are in its sub-folders {', '.join(inner[:4])}: name one of them"
+    return f"{missing}; the folder holds no checkpoint"
+
+
+def _no_draft(config: Fields, location: Location, model: DraftFacts | None) -> CheckpointError:
+    """The refusal of a DRAFT that is something else."""
+    named = config.values.get("architectures")
+    if named != [VERIFIER_ARCHITECTURE]:
+        return config.error("architectures", f"DRAFT {location.name} is no Speculators draft")
+    hint = (
+        "give it as MODEL or VERIFIER"
+        if model is None
+        else f"MODEL {model.path} is a draft: exchange MODEL and DRAFT"
+    )
+    return CheckpointError(f"{config.file}: DRAFT is no Speculators draft but a verifier; {hint}")
+
+
+def _no_verifier(setting: str, location: Location) -> CheckpointError:
+    return CheckpointError(f"{setting}: {location.path} is a draft, not a verifier; give it as DRAFT")
+
+
+def _key(draft: DraftFacts) -> str:
+    return f"{draft.config_file}: speculators_config.verifier.name_or_path"
 
 
 def _named_verifier(draft: DraftFacts | None) -> str:
     """The verifier that the draft's config names, as path or hub id; `./x` and `../x` start at the draft's folder."""
     if draft is None:
         raise CheckpointError("no verifier is named; give MODEL or VERIFIER")
-    key = f"{draft.config_file}: speculators_config.verifier.name_or_path"
     name = draft.verifier_name
     if name is None:
-        raise CheckpointError(f"{key} is missing; give VERIFIER")
+        raise CheckpointError(f"{_key(draft)} is missing; give VERIFIER")
     if not name.startswith("."):
         return name
     if not os.path.isabs(draft.path):
-        raise CheckpointError(f"{key} is the relative {name!r}; give VERIFIER")
+        raise CheckpointError(f"{_key(draft)} is the relative {name!r}; give VERIFIER")
     return os.path.normpath(Path(draft.path) / name)
 
 
@@ -142,6 +198,11 @@ def _check_fit(draft: DraftFacts, verifier: VerifierFacts) -> None:
             raise CheckpointError(
                 f"{draft.config_file}: {key} is {mine}, but {verifier.config_file}: {other} is {theirs}"
             )
+    if draft.block_size > verifier.max_positions:
+        raise CheckpointError(
+            f"{draft.config_file}: block_size is {draft.block_size}, but {verifier.config_file}:"
+            f" decoder.max_position_embeddings is {verifier.max_positions}"
+        )
     if draft.aux_layer_ids[-1] >= verifier.num_decoder_layers:
         raise CheckpointError(
             f"{draft.config_file}: aux_hidden_state_layer_ids has {draft.aux_layer_ids[-1]}, but"

@@ -39,7 +39,7 @@ class DraftFacts:
 
     `default_k` is the config's `speculative_tokens`. `aux_layer_ids` are zero-based decoder layers, ascending.
     `has_own_embedding` and `has_own_head` come from the weights, and are True while these are not fetched.
-    `verifier_name` is the config's `name_or_path` as written, None when it has none.
+    `verifier_name` is the config's `name_or_path` as written, None when it has none. `max_positions` is in tokens.
     """
 
     path: str
@@ -67,6 +67,7 @@ class DraftFacts:
     confidence_head: bool
     confidence_head_with_markov: bool
     verifier_name: str | None
+    max_positions: int
 
     @property
     def config_file(self) -> str:

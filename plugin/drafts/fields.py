@@ -10,6 +10,7 @@ from typing import Any
 from plugin.drafts.facts import CheckpointError
 
 _MISSING = object()
+_MAX_INTEGER = 2**31 - 1
 
 
 class Fields:
@@ -65,14 +66,27 @@ class Fields:
             raise CheckpointError(f"{self.file}: {self.prefix}{key}[0].{wanted} {said}; it must be given")
         return Fields(value[0], self.file, f"{self.prefix}{key}[0].")
 
-    def integer(self, key: str, at_least: int = 1, default: int | None = None) -> int:
-        """The whole number at `key`, not below `at_least`; `default` only where the key is absent or null."""
+    def integer(
+        self, key: str, at_least: int = 1, default: int | None = None, at_most: int = _MAX_INTEGER
+    ) -> int:
+        """The whole number at `key` within its bounds; `default` only where the key is absent or null."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
             raise self.error(key, f"must be a whole number of at least {at_least}")
+        if value > at_most:
+            raise self.error(key, f"must be a whole number of at most {at_most}")
         return value
+
+    def number(self, key: str, *, low: float, at_most: float, above: bool = False) -> float:
+        """The finite number at `key`, from `low` on or, with `above`, beyond it."""
+        value: Any = self.values.get(key)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # Comparisons alone: they hold for whole numbers of any size and fail for NaN.
+        if not number or not low <= value <= at_most or (above and value == low):
+            raise self.error(key, f"must be a number {'above' if above else 'from'} {low:g} to {at_most:g}")
+        return float(value)
 
     def optional_integer(self, key: str) -> int | None:
         """As `integer`, None where the key is absent or null."""

@@ -37,8 +37,20 @@ class Tensor:
             return stored.get_tensor(self.name)
 
 
+def loaded_files(model: str | Path) -> list[str] | None:
+    """The file names that vLLM is to load from a folder, for `allow_patterns_overrides` of a model; None: its own rule.
+
+    Left to itself, vLLM loads every `*.safetensors` of a folder without an index, one over the other (a backup, an
+    optimizer's state), and of one with an index and `model.safetensors` the index's. Here, as in transformers, a
+    `model.safetensors` is the whole checkpoint; without one vLLM loads exactly the index's shards.
+
+    Unnecessary once vLLM prefers `model.safetensors`.
+    """
+    return [WEIGHTS] if Path(model, WEIGHTS).is_file() else None
+
+
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Name -> tensor of `model.safetensors`, or of all shards that the index names.
+    """Name -> tensor of `model.safetensors`, else of all shards that the index names: what is loaded (`loaded_files`).
 
     Raises:
         CheckpointError: the path and, in plain words, what is wrong: missing, incomplete, pointer file, shard.
@@ -48,16 +60,25 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     index = folder / INDEX
     try:
         names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        shards = sorted(set(names.values()))
+        shards = sorted({str(shard) for shard in names.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{index}: has no readable weight_map") from None
+    for stray in sorted(folder.glob("consolidated*.safetensors")):
+        raise CheckpointError(
+            f"{stray}: vLLM would load it instead of the shards of {INDEX}; move it elsewhere"
+        )
     tensors: dict[str, Tensor] = {}
     for shard in shards:
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise CheckpointError(f"{index}: weight_map names {shard}; must be a .safetensors file beside it")
         if not (folder / shard).is_file():
             raise CheckpointError(
                 f"{index}: weight_map names {shard}, which is missing; the download is incomplete"
             )
-        tensors |= _read_file(folder / shard)
+        held = _read_file(folder / shard)
+        for name in held.keys() & tensors.keys():
+            raise CheckpointError(f"{folder / shard}: holds {name}, and so does {tensors[name].file.name}")
+        tensors |= held
     for name, shard in names.items():
         if name not in tensors:
             raise CheckpointError(f"{index}: weight_map names {name} in {shard}, which does not hold it")

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import json
+
 from plugin.drafts.facts import DraftFacts
 from plugin.drafts.families import FAMILIES, MARKOV_HEAD_TYPES, VERIFIER_ARCHITECTURE
 from plugin.drafts.fields import Fields
 from plugin.drafts.location import Location
+from plugin.drafts.stack import check_epsilon, check_layer_types, check_rope, max_positions, num_layers
+
+_SERVED: dict[str, bool | int | None] = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "is_causal": None,
+    "is_neox_style": True,
+    "logit_scale": 1,
+    "use_aux_hidden_state": True,
+    "add_swa_attention_sink_bias": False,
+    "eagle_config": None,
+    "quantization_config": None,
+    "rope_scaling": None,
+    "partial_rotary_factor": 1,
+}
+"""Keys of `transformer_layer_config` that vLLM's layers read, each with the one value that T5Gemma 2's drafts are
+trained with (None: unset). With another the layers would be different ones, and nothing but acceptance would show it.
+"""
 
 
 def is_draft(config: Fields) -> bool:
@@ -44,7 +64,7 @@ def draft_facts(config: Fields, location: Location) -> DraftFacts:
         mask_token_id=config.integer("mask_token_id", at_least=0),
         vocab_size=vocab_size,
         draft_vocab_size=config.integer("draft_vocab_size", default=vocab_size),
-        num_layers=layers.integer("num_hidden_layers"),
+        num_layers=num_layers(layers),
         hidden_size=hidden_size,
         target_hidden_size=config.integer("target_hidden_size", default=hidden_size),
         intermediate_size=layers.integer("intermediate_size"),
@@ -59,6 +79,7 @@ def draft_facts(config: Fields, location: Location) -> DraftFacts:
         confidence_head=markov and config.flag("enable_confidence_head", default=False),
         confidence_head_with_markov=markov and config.flag("confidence_head_with_markov", default=False),
         verifier_name=verifier.optional_text("name_or_path"),
+        max_positions=max_positions(layers),
     )
     if facts.default_k > facts.max_k:
         raise proposal.error(
@@ -92,6 +113,13 @@ def _check(facts: DraftFacts, config: Fields, layers: Fields) -> None:
         )
     if facts.num_attention_heads % heads:
         raise layers.error("num_attention_heads", f"must be a multiple of {heads} key/value heads")
-    types = layers.values.get("layer_types")
-    if types is not None and len(layers.texts("layer_types")) != facts.num_layers:
-        raise layers.error("layer_types", f"must have num_hidden_layers {facts.num_layers} entries")
+    config.flag("sliding_window_non_causal", default=False)
+    check_layer_types(layers, facts.num_layers)
+    check_epsilon(layers)
+    check_rope(layers.object("rope_parameters"), layers, facts.max_positions)
+    layers.one_of("hidden_act", ("silu",))
+    layers.optional_integer("sliding_window")
+    for key, served in _SERVED.items():
+        value = layers.values.get(key)
+        if value is not None and (value != served or isinstance(value, bool) != isinstance(served, bool)):
+            raise layers.error(key, "unset it" if served is None else f"must be {json.dumps(served)}")

@@ -107,6 +107,13 @@ def check_draft(facts: DraftFacts, folder: Path) -> DraftFacts:
     )
 
 
+def never_zero(name: str) -> bool:
+    """Whether a tensor of zeros cannot come from training: biases, heads and shares of the taps may start as zeros."""
+    return not name.endswith(".bias") and not name.startswith(
+        ("layer_fusion_weights", "markov_head.", "confidence_head.")
+    )
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

@@ -75,6 +75,24 @@ def check_served_precision(vllm_config: "VllmConfig") -> None:
         raise ValueError(f"attention backend is {backend}; T5Gemma 2 needs FLASH_ATTN or TRITON_ATTN")
 
 
+def check_draft_layers(vllm_config: "VllmConfig") -> None:
+    """Refuse a draft of which some layers slide and others do not where the V1 runner is to serve it.
+
+    Raises:
+        ValueError: it has two kinds of layers, which vLLM's V1 proposer refuses while it builds the draft.
+    """
+    speculative = getattr(vllm_config, "speculative_config", None)
+    if speculative is None or vllm_config.use_v2_model_runner:
+        return
+    draft = speculative.draft_model_config
+    kinds = set(getattr(draft.hf_config, "layer_types", None) or ())
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{draft.model}/config.json: transformer_layer_config.layer_types mixes {' and '.join(sorted(kinds))}, "
+            "which needs vLLM's V2 model runner (CUDA); here V1 serves"
+        )
+
+
 def require_fast_serving(vllm_config: "VllmConfig") -> None:
     """On CUDA: refuse the V1 runner, and have vLLM refuse what would switch asynchronous scheduling off by itself.
 
@@ -134,6 +152,7 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
                     f"{name} is {size}: T5Gemma 2 is served on one GPU an engine; use data parallelism"
                 )
         check_served_precision(vllm_config)
+        check_draft_layers(vllm_config)
         if current_platform.is_cuda():
             require_fast_serving(vllm_config)
         # vLLM leaves an explicit enable_prefix_caching=True standing and dies at the first request:

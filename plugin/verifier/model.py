@@ -18,6 +18,8 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, m
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
+from plugin.checked_weights import checked
+from plugin.drafts.safetensors_header import loaded_files
 from plugin.verifier.decoder import Decoder
 from plugin.verifier.encoder import TextEncoder
 from plugin.verifier.encoder_graphs import EncoderGraphs
@@ -62,6 +64,7 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         self.config = config = vllm_config.model_config.hf_config
+        self.allow_patterns_overrides = loaded_files(vllm_config.model_config.model)
         decoder = config.decoder
         self.embed_tokens = ScaledEmbedding(
             decoder.vocab_size,
@@ -126,12 +129,13 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
         """Load a checkpoint in transformers' naming.
 
         Raises:
-            ValueError: a tensor of the model is in no file, an unknown tensor is, or tied tensors differ.
+            ValueError: a tensor of the model is in no file, an unknown tensor is, tied tensors differ, or one holds
+                values that are not finite or, for a matrix, all zero.
         """
         seen: set[str] = set()
 
         def stored() -> Iterable[tuple[str, torch.Tensor]]:
-            for name, tensor in _one_table(weights):
+            for name, tensor in _one_table(checked(weights, self.encoder.device, _never_zero)):
                 seen.update(_parts(WEIGHTS.map_name(name) or "", name))
                 yield name, tensor
 
@@ -144,6 +148,11 @@ class T5Gemma2ForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEa
                 f"the checkpoint has no weights for {', '.join(missing[:5])} ({len(missing)} in all)"
             )
         return loaded | {"embed_tokens.eoi_embedding"}
+
+
+def _never_zero(name: str, tensor: torch.Tensor) -> bool:
+    """A matrix of the text stacks. Norms are stored as offsets from one; the vision tower is not loaded."""
+    return tensor.dim() == 2 and WEIGHTS.map_name(name) is not None
 
 
 def _parts(parameter: str, stored: str | None = None) -> list[str]:

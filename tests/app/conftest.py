@@ -58,6 +58,7 @@ DRAFT = DraftFacts(
     confidence_head=False,
     confidence_head_with_markov=False,
     verifier_name="../verifier",
+    max_positions=512,
 )
 
 
@@ -69,9 +70,9 @@ def anyio_backend() -> str:
 
 def build(engine: FakeEngine, **settings: Any) -> FastAPI:
     """The application; it serves once its lifespan runs. With `engine.k` it has a draft of that K. A fake engine needs
-    no warm-up, which would only fill its lists.
+    no warm-up and no probe, which would only fill its lists.
     """
-    limits = {"max_model_len": 512, "max_encoder_len": 256, "warm_up": False}
+    limits = {"max_model_len": 512, "max_encoder_len": 256, "warm_up": False, "probe": False}
     chosen = load_settings(env_file=None, **{**limits, **settings})
     checkpoints = Checkpoints(VERIFIER, DRAFT if engine.k else None, engine.k or None)
     if not engine.k:

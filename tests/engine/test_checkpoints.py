@@ -85,3 +85,33 @@ def test_a_missing_tensor_is_refused(verifier: Path, tmp_path: Path, name: str) 
     folder = variant(verifier, tmp_path / "missing", {}, drop=(name,))
     with pytest.raises(ValueError, match="no weights for"), engine(folder):
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("model.decoder.layers.3.self_attn.q_proj.weight", float("nan"), "not finite"),
+        (TABLE, float("-inf"), "not finite"),
+        ("model.encoder.layers.5.mlp.up_proj.weight", 0.0, "all zero"),
+    ],
+)
+def test_n06_impossible_weights_are_refused(
+    verifier: Path, tmp_path: Path, name: str, value: float, words: str
+) -> None:
+    """Values that are not finite, and a matrix of zeros, would be served as garbage at 200."""
+    tensor = load_file(verifier / "model.safetensors")[name].clone()
+    if value:
+        tensor[1, 2] = value
+    else:
+        tensor.zero_()
+    folder = variant(verifier, tmp_path / "odd", {name: tensor})
+    with pytest.raises(ValueError, match=f"{name}.*{words}".replace(".w", r"\.w")), engine(folder):
+        pass
+
+
+def test_n04_a_stray_file_is_not_loaded(verifier: Path, reference: GreedyReference, tmp_path: Path) -> None:
+    """vLLM's own rule loads every safetensors file of the folder, the later over the earlier."""
+    folder = variant(verifier, tmp_path / "stray", {})
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: torch.randn_like(t) for name, t in tensors.items()}, folder / "zz_backup.safetensors")
+    check_logprobs(folder, reference)

@@ -77,6 +77,10 @@ def draft_config(family: str = "dflash", verifier: str = "../verifier") -> dict[
             "num_hidden_layers": 2,
             "layer_types": ["full_attention", "full_attention"],
             "vocab_size": VOCAB,
+            "hidden_act": "silu",
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
         },
     }
     if family == "dspark":

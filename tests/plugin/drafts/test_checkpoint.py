@@ -109,7 +109,9 @@ def test_wrong_pairs(pair: Path, key: str, value: int, words: str) -> None:
     """A draft made for another verifier: both files, the key and both values."""
 
     def change(config: dict[str, Any]) -> None:
-        config["decoder"][key] = config["encoder"]["text_config"][key] = value
+        for stack in (config["decoder"], config["encoder"]["text_config"]):
+            stack[key] = value
+            stack["layer_types"] = stack["layer_types"][: stack["num_hidden_layers"]]
 
     wrong = write_verifier(pair / "wrong", change)
     message = refusal(None, str(pair / "dflash"), str(wrong), None)
@@ -168,3 +170,49 @@ def test_verifier_without_a_tokenizer(tmp_path: Path) -> None:
     assert f"{verifier}/tokenizer.json: does not exist, nor does tokenizer.model" in refusal(
         str(verifier), None, None, None
     )
+
+
+def test_n08_a_tokenizer_folder(tmp_path: Path) -> None:
+    """Each setting is named, and what the folder is instead."""
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").touch()
+    where = str(tmp_path / "words")
+    for setting, ask in (
+        ("MODEL", (where, None, None)),
+        ("DRAFT", (None, where, None)),
+        ("VERIFIER", (None, None, where)),
+    ):
+        message = refusal(*ask, None)
+        assert (
+            message.startswith(f"{setting}: {where}/config.json: cannot be read")
+            and "holds a tokenizer" in message
+        )
+
+
+def test_n08_folders_of_folders_and_of_nothing(pair: Path) -> None:
+    assert "checkpoints are in its sub-folders dflash, verifier" in refusal(str(pair), None, None, None)
+    (pair / "empty").mkdir()
+    assert "holds no checkpoint" in refusal(None, str(pair / "empty"), None, None)
+
+
+def test_n08_model_and_draft_exchanged(pair: Path) -> None:
+    draft, verifier = str(pair / "dflash"), str(pair / "verifier")
+    message = refusal(draft, verifier, None, None)
+    assert message.startswith(f"{verifier}/config.json: DRAFT is no Speculators draft but a verifier")
+    assert f"MODEL {draft} is a draft: exchange MODEL and DRAFT" in message
+    assert "give it as MODEL or VERIFIER" in refusal(None, verifier, None, None)
+    assert f"VERIFIER: {draft} is a draft, not a verifier; give it as DRAFT" in refusal(
+        verifier, None, draft, None
+    )
+
+
+def test_n08_a_verifier_that_is_absent(pair: Path) -> None:
+    """The setting, or the key of the draft's config that named it."""
+    draft = str(pair / "dflash")
+    assert refusal(draft, None, str(pair / "gone"), None).startswith(f"VERIFIER: {pair}/gone: the path")
+    (pair / "verifier").rename(pair / "elsewhere")
+    message = refusal(draft, None, None, None)
+    assert message.startswith(
+        f"{draft}/config.json: speculators_config.verifier.name_or_path: {pair}/verifier"
+    )
+    assert "does not exist" in message and "give VERIFIER" in message

@@ -1,0 +1,67 @@
+"""The probe before /ready: its figures, its sentence, and that nobody's counters see it (N06)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from app.engine import InvalidRequest
+from app.probing import PROMPTS, TOKENS
+from tests.app.conftest import complete, served
+from tests.app.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The log of the drafts; the package's logger passes nothing on to the root."""
+    logger = logging.getLogger("app.drafts")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+async def test_a_good_draft(said: pytest.LogCaptureFixture) -> None:
+    """Four tokens a step: figures without a warning, in /drafts and in the log."""
+    async with served(FakeEngine(k=3, per_step=4), probe=True) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+    steps = len(PROMPTS) * TOKENS // 4
+    assert (told["prompts"], told["drafts"], told["accepted_tokens"]) == (len(PROMPTS), steps, 3 * steps)
+    assert (told["acceptance_rate"], told["mean_acceptance_length"], told["warning"]) == (1.0, 4.0, None)
+    assert f"4.00 tokens a step on {len(PROMPTS)} canned prompts" in said.text
+
+
+async def test_a_useless_draft_is_said_so(said: pytest.LogCaptureFixture) -> None:
+    """It is served, since its output is right; the sentence holds the numbers."""
+    async with served(FakeEngine(k=3, per_step=1), probe=True) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+        assert (await complete(client)).status_code == 200
+    assert told["mean_acceptance_length"] == 1.0
+    assert "1.00 tokens a step on 6 canned prompts (0 of 720 draft tokens accepted)" in told["warning"]
+    assert told["warning"] in said.text
+
+
+async def test_it_is_counted_nowhere() -> None:
+    async with served(FakeEngine(k=3, per_step=4), probe=True) as client:
+        assert (await client.get("/drafts/stats")).json()["lifetime"]["drafts"] == 0
+        assert "t5gemma_drafts_total 0.0" in (await client.get("/metrics")).text
+        await complete(client)
+        assert (await client.get("/drafts/stats")).json()["lifetime"]["drafts"] > 0
+
+
+async def test_switched_off_or_without_a_draft() -> None:
+    for engine, settings in ((FakeEngine(k=3), {"probe": False}), (FakeEngine(), {"probe": True})):
+        async with served(engine, **settings) as client:
+            assert (await client.get("/drafts")).json()["probe"] is None
+            assert engine.seen == []
+
+
+async def test_prompts_that_the_engine_refuses() -> None:
+    """No figure, no warning, and the server serves."""
+    engine = FakeEngine(k=3, refuse=InvalidRequest("no"))
+    async with served(engine, probe=True) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+        assert (told["prompts"], told["mean_acceptance_length"], told["warning"]) == (0, None, None)
