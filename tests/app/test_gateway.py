@@ -19,9 +19,12 @@ from tests.app.fake_engine import FakeEngine
 pytestmark = pytest.mark.anyio
 
 
-async def test_settings_are_logged_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_are_logged_without_keys(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """One line at start has the settings in use, defaults included; of keys only how many there are."""
     lines: list[str] = []
+    caplog.set_level(logging.INFO, "app")  # a logger that has handlers keeps its level
     monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
     async with ready(build(FakeEngine(), max_model_len=99, api_keys="sk-one,sk-two")):
