@@ -120,6 +120,12 @@ CASES |= {
     for name, (spec, window, shape) in CASES.items()
     if shape is not None and shape.splits > 1
 }
+# And with the values' head_dim shared out.
+CASES |= {
+    f"{name}, in slices": (spec, window, replace(shape, slices=2))
+    for name, (spec, window, shape) in CASES.items()
+    if shape is not None and ("joined" in name or shape.splits == 1)
+}
 
 
 def attend(inputs: PagedBatch, window: int | None, shape: LaunchShape | None) -> torch.Tensor:
@@ -173,6 +179,7 @@ def unfinished(device: str) -> int:
 SHARED = {
     "joined by the last": launch(6, block_m=32, split_tokens=16, fused=True),
     "joined by a launch": launch(6, block_m=32, split_tokens=16),
+    "joined by the last, in slices": replace(launch(6, block_m=32, split_tokens=16, fused=True), slices=2),
 }
 
 
