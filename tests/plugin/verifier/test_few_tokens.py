@@ -1,0 +1,81 @@
+"""Projections of few tokens: the GPU's program, its cuts, and the ops that choose between it and PyTorch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from plugin.verifier import few_tokens
+from plugin.verifier.triton_linear import choose_cut
+from tests.plugin.attention.interpreted import interpreted_errors
+from tests.plugin.verifier.few_tokens_cases import CASES, TOLERANCE, case_error, reference
+
+SHAPES_1B = [(1536, 1152), (1152, 1024), (2 * 6912, 1152), (1152, 6912)]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, float]:
+    found: dict[str, float] = interpreted_errors("tests.plugin.verifier.few_tokens_cases")
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_program_equals_the_product(interpreted: dict[str, float], name: str) -> None:
+    assert interpreted[name] < TOLERANCE[torch.float16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_gpu_the_program_equals_the_product(name: str, dtype: torch.dtype) -> None:
+    assert case_error(name, "cuda", dtype) < TOLERANCE[dtype]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 8, 16, 17])
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES_1B)
+def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs: int, inputs: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(tokens, inputs, dtype=torch.bfloat16, device="cuda")
+    weight = (torch.randn(outputs, inputs, device="cuda") * inputs**-0.5).to(torch.bfloat16)
+    for op, gated in ((torch.ops.vllm.t5gemma2_linear, False), (torch.ops.vllm.t5gemma2_gated, True)):
+        want = reference(x, weight, gated)
+        assert float((op(x, weight).double() - want).norm() / want.norm()) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B, (48, 32), (262_144, 1152)])
+def test_a_cut_covers_the_weight_in_whole_tiles(outputs: int, inputs: int) -> None:
+    cut = choose_cut(outputs, inputs)
+    assert cut is not None
+    assert outputs % cut.block_n == 0
+    assert inputs % (cut.splits * cut.block_k) == 0
+    assert 0 <= cut.fetched * cut.block_k * cut.splits <= inputs
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(20, 64), (32, 50)])
+def test_no_cut_where_tiles_are_not_whole(outputs: int, inputs: int) -> None:
+    assert choose_cut(outputs, inputs) is None
+
+
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_float32_stays_with_pytorch(tokens: int) -> None:
+    x, weight = torch.randn(tokens, 64), torch.randn(96, 64)
+    assert torch.equal(few_tokens.linear_op(x, weight), x @ weight.T)
+    want = reference(x, weight, gated=True)
+    assert torch.allclose(few_tokens.gated_op(x, weight).double(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_without_cuda_a_layer_computes_itself() -> None:
+    layer = SimpleNamespace(bias=None, quant_method=None)
+    assert not few_tokens.plain(layer)
+
+
+def test_batch_invariance_and_many_tokens_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.zeros(32, 64, dtype=torch.float16)
+    few, many = (torch.zeros(n, 64, dtype=torch.float16) for n in (16, 17))
+    assert few_tokens._serves(few, weight)
+    assert not few_tokens._serves(many, weight)
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert not few_tokens._serves(few, weight)
