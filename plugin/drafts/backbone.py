@@ -136,6 +136,13 @@ class DraftModel(DFlashQwen3ForCausalLM):
 
     model_cls = DraftBackbone
 
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        # vLLM's DFlash loader gives a draft without weights of its own (dummy ones) the verifier's head, whatever its
+        # size: eight times the rows of a reduced vocabulary, read in every draft. Its DSpark loader compares the sizes;
+        # unnecessary once DFlash's does.
+        self.has_own_lm_head = self.draft_id_to_target_id is not None
+
     def compute_draft_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`[num_rows, hidden_size]` -> logits over the draft's own vocabulary, `[num_rows, draft_vocab_size]`."""
         logits: torch.Tensor = self.logits_processor(self.lm_head, hidden_states)
@@ -146,6 +153,14 @@ class DraftModel(DFlashQwen3ForCausalLM):
         if self.draft_id_to_target_id is None:
             return draft_ids
         return draft_ids + self.draft_id_to_target_id[draft_ids]
+
+    def pick(self, logits: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The verifier ids `[num_rows]` of the largest of `logits + bias`, each `[num_rows, draft_vocab_size]`."""
+        if logits.is_cuda and logits.stride(-1) == 1:
+            from plugin.drafts import triton_pick
+
+            return triton_pick.pick(logits, bias, self.draft_id_to_target_id)
+        return self.map_draft_to_target((logits if bias is None else logits + bias).argmax(dim=-1))
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load a checkpoint in Speculators naming.
