@@ -16,7 +16,7 @@ from plugin.drafts.backbone import DraftBackbone, DraftModel
 from plugin.drafts.markov import MarkovHead
 
 Sample = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""Logits and their bias, each `[num_requests, draft_vocab_size]`, and the step -> verifier token ids `[num_requests]`."""
+"""Logits and their bias, each `[num_requests, draft_vocab_size]`, and the step -> verifier ids `[num_requests]`."""
 
 
 class DSparkBackbone(DraftBackbone):

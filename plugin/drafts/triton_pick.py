@@ -1,7 +1,8 @@
 """Greedy drafting of a row in one launch: the bias added, the largest logit found, its id mapped to the verifier's.
 
 torch's argmax gives a row of 32 000 logits to one block of threads that reads it slowly (9 us on an H200, of 430 for a
-whole draft), and the sum before it and the mapping behind it are five launches more; DSpark pays all of it for each slot.
+whole draft), and the sum before it and the mapping behind it are five launches more. DSpark pays all of it for each
+slot.
 """
 
 # mypy: disable-error-code="no-untyped-def"
