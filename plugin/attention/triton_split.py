@@ -43,29 +43,29 @@ def plan_splits(
 
 @triton.jit
 def join_splits(
-    p_out, p_partial, p_lse, o_out, o_row, o_d, m, n_splits, stride_split,
-    HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
+    p_out, p_partial, p_lse, o_token, o_head, o_d, m_row, n_splits, stride_split, stride_out_token, stride_out_head,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Join the splits of some elements of the result, each given by its row (token and head) and its place in the head.
+    """Join the splits of some rows, each a token and a head (`o_token`, `o_head`, `m_row`: `[BLOCK_R]`), in the places
+    `o_d` `[BLOCK_D]` of the head.
 
     All splits are loaded at once, without waiting for the weights, and past the L1 cache: other multiprocessors wrote
     them.
-
-    Args:
-        o_out, o_row, o_d, m: `[BLOCK_E]`: the element's offset in `out`, its row, its place, and whether it exists.
     """
     o_split = tl.arange(0, BLOCK_S)
-    m_split = (o_split < n_splits)[:, None] & m[None, :]
-    o_part = o_split.to(tl.int64)[:, None] * stride_split + o_row[None, :]
+    m_split = (o_split < n_splits)[:, None] & m_row[None, :]
+    o_part = o_split.to(tl.int64)[:, None] * stride_split + (o_token * NUM_HEADS + o_head)[None, :]
     b_lse = tl.load(p_lse + o_part, mask=m_split, other=float("-inf"), cache_modifier=".cg")
     b_part = tl.load(
-        p_partial + o_part * HEAD_DIM + o_d[None, :], mask=m_split, other=0.0, cache_modifier=".cg"
-    )
+        p_partial + o_part[:, :, None] * HEAD_DIM + o_d[None, None, :],
+        mask=m_split[:, :, None], other=0.0, cache_modifier=".cg",
+    )  # fmt: skip
     top = tl.max(b_lse, 0)
     b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top)[None, :])
     total = tl.sum(b_weight, 0)
-    b_out = tl.sum(b_part * b_weight, 0) / tl.where(total > 0.0, total, 1.0)
-    tl.store(p_out + o_out, b_out.to(p_out.dtype.element_ty), mask=m)
+    b_out = tl.sum(b_part * b_weight[:, :, None], 0) / tl.where(total > 0.0, total, 1.0)[:, None]
+    p_row = p_out + o_token * stride_out_token + o_head * stride_out_head
+    tl.store(p_row[:, None] + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
 
 
 @triton.jit
@@ -75,18 +75,21 @@ def join_slice(
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """Join the splits of a block of rows and a slice of the values, as the program that finished last."""
-    n_elements = tl.minimum(query_len * GROUP - i_rows * BLOCK_M, BLOCK_M) * BLOCK_V
-    for first in range(0, n_elements, BLOCK_E):
-        o_e = first + tl.arange(0, BLOCK_E)
-        o_row = i_rows * BLOCK_M + o_e // BLOCK_V
-        o_token = (first_token + o_row // GROUP).to(tl.int64)
-        o_head = i_kv_head * GROUP + o_row % GROUP
-        o_d = i_slice * BLOCK_V + o_e % BLOCK_V
-        join_splits(
-            p_out, p_partial, p_lse, o_token * stride_out_token + o_head * stride_out_head + o_d,
-            o_token * NUM_HEADS + o_head, o_d, o_e < n_elements, n_splits, stride_split, HEAD_DIM, BLOCK_S,
-        )  # fmt: skip
+    """Join the splits of a block of rows and a slice of the values, `BLOCK_E` results at a time, as the program that
+    finished last."""
+    BLOCK_D: tl.constexpr = min(BLOCK_V, BLOCK_E)  # noqa: N806
+    BLOCK_R: tl.constexpr = BLOCK_E // BLOCK_D  # noqa: N806
+    n_rows = tl.minimum(query_len * GROUP - i_rows * BLOCK_M, BLOCK_M)
+    for first_row in range(0, n_rows, BLOCK_R):
+        o_row = first_row + tl.arange(0, BLOCK_R)
+        o_query = (i_rows * BLOCK_M + o_row) // GROUP
+        o_head = i_kv_head * GROUP + (i_rows * BLOCK_M + o_row) % GROUP
+        for first_d in range(0, BLOCK_V, BLOCK_D):
+            join_splits(
+                p_out, p_partial, p_lse, (first_token + o_query).to(tl.int64), o_head,
+                i_slice * BLOCK_V + first_d + tl.arange(0, BLOCK_D), o_row < n_rows, n_splits,
+                stride_split, stride_out_token, stride_out_head, NUM_HEADS, HEAD_DIM, BLOCK_S,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_tokens", "window", "split_tiles", "max_splits"])
@@ -114,11 +117,9 @@ def join_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if (i_row // GROUP >= query_len) | (n_splits == 1):
         return
-    i_token = (first_token + i_row // GROUP).to(tl.int64)
-    i_head = i_kv_head * GROUP + i_row % GROUP
-    o_d = i_d * BLOCK_D + tl.arange(0, BLOCK_D)
+    o_row = i_row + tl.arange(0, 1)
     join_splits(
-        p_out, p_partial, p_lse, i_token * stride_out_token + i_head * stride_out_head + o_d,
-        i_token * NUM_HEADS + i_head + tl.zeros([BLOCK_D], tl.int64), o_d, o_d < HEAD_DIM,
-        n_splits, num_tokens.to(tl.int64) * NUM_HEADS, HEAD_DIM, BLOCK_S,
+        p_out, p_partial, p_lse, (first_token + o_row // GROUP).to(tl.int64), i_kv_head * GROUP + o_row % GROUP,
+        i_d * BLOCK_D + tl.arange(0, BLOCK_D), o_row >= 0, n_splits,
+        num_tokens.to(tl.int64) * NUM_HEADS, stride_out_token, stride_out_head, NUM_HEADS, HEAD_DIM, BLOCK_S,
     )  # fmt: skip
