@@ -16,10 +16,10 @@ from dataclasses import replace
 import torch
 
 from benchmarks.attention.timing import copy_bandwidth, graph_us
-from plugin.verifier.triton_linear import Cut, choose_cut, project
+from plugin.projection.triton_linear import Cut, choose_cut, project
 
 SHAPES = {"qkv": (1536, 1152), "o": (1152, 1024), "gate_up": (2 * 6912, 1152), "down": (1152, 6912)}
-TOKENS = (1, 8, 16)
+TOKENS = (1, 8, 16, 32)
 CUTS = ((16, 128, 4, 4), (16, 128, 2, 4), (16, 256, 4, 3), (16, 64, 2, 6), (32, 128, 4, 3), (32, 128, 4, 4),
         (32, 128, 8, 4), (32, 64, 4, 5), (64, 64, 4, 4), (64, 128, 8, 3))  # fmt: skip
 """Outputs and inputs of a tile, warps, pipeline stages."""
@@ -45,7 +45,7 @@ def compile_cut(name: str, cut: Cut) -> Cut | None:
     outputs, inputs = SHAPES[name]
     try:
         x = torch.randn(1, inputs, dtype=torch.bfloat16, device="cuda")
-        project(x, x.new_empty(outputs, inputs), cut, gated=name == "gate_up")
+        project(x, x.new_empty(outputs, inputs), cut, "gelu" if name == "gate_up" else "")
         torch.cuda.synchronize()
     except Exception:  # out of shared memory: not a candidate
         return None
@@ -85,7 +85,7 @@ def main() -> None:
                 usable.setdefault(name, []).append(cut)
     for name, tokens in itertools.product(SHAPES, TOKENS):
         outputs, inputs = SHAPES[name]
-        gated = name == "gate_up"
+        act = "gelu" if name == "gate_up" else ""
         size = 2 * outputs * inputs
         weights = [
             torch.randn(outputs, inputs, dtype=torch.bfloat16, device="cuda")
@@ -97,13 +97,13 @@ def main() -> None:
             return graph_us([lambda w=w: call(w) for w in weights], replays=7)  # type: ignore[misc]  # noqa: B023
 
         def ours(cut: Cut) -> float:
-            return timed(lambda w: project(x, w, cut, gated=gated))  # noqa: B023
+            return timed(lambda w: project(x, w, cut, act))  # noqa: B023
 
         chosen = choose_cut(outputs, inputs)
         assert chosen is not None
         line = f"{name:8} {tokens:3} tokens: bytes {size / bandwidth * 1e6:5.2f} us, cuBLAS "
         print(f"{line}{timed(lambda w: apart(name, x, w)):6.2f}, ours {ours(chosen):6.2f} {chosen}")  # noqa: B023
-        if args.sweep and tokens != 16:
+        if args.sweep and tokens <= 8:
             trials = sorted((ours(cut), i) for i, cut in enumerate(usable.get(name, [])))
             for us, i in trials[:4]:
                 print(f"    {us:6.2f} {usable[name][i]}", flush=True)

@@ -21,6 +21,7 @@ from vllm.platforms import current_platform
 from plugin.drafts.block_attention import attend_in_blocks, block_attention
 from plugin.drafts.checkpoint import read_draft
 from plugin.drafts.location import download, locate
+from plugin.projection import few_tokens
 
 
 def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) -> torch.Tensor:
@@ -47,7 +48,7 @@ def shared_slots(slots: torch.Tensor | list[torch.Tensor | None] | None) -> torc
 
 
 class DraftLayer(DFlashQwen3DecoderLayer):
-    """vLLM's layer; on CUDA with attention of our own where it serves (`fused`)."""
+    """vLLM's layer; on CUDA with attention of our own where it serves (`fused`), and with our own projections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,6 +66,9 @@ class DraftLayer(DFlashQwen3DecoderLayer):
             hidden_states, residual = self.input_layernorm(hidden_states, residual)
         hidden_states = block_attention(self.self_attn, positions, hidden_states)
         hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        if few_tokens.plain(self.mlp.gate_up_proj):
+            gated = few_tokens.gated(self.mlp.gate_up_proj, hidden_states, "silu")
+            return few_tokens.linear(self.mlp.down_proj, gated), residual
         return self.mlp(hidden_states), residual
 
 

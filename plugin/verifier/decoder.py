@@ -10,7 +10,7 @@ from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 from vllm.model_executor.models.interfaces import EagleModelMixin
 
 from plugin.attention.merged import MergedAttention
-from plugin.verifier import few_tokens
+from plugin.projection import few_tokens
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
 from plugin.verifier.residual_norm import norm_add_norm
 

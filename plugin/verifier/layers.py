@@ -11,7 +11,7 @@ from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVPar
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from plugin.verifier import few_tokens
+from plugin.projection import few_tokens
 
 
 class ScaledEmbedding(VocabParallelEmbedding):
@@ -60,9 +60,9 @@ class GatedMLP(nn.Module):
         return x
 
     def forward_few(self, x: torch.Tensor) -> torch.Tensor:
-        """The same, as a decoder's step wants it: see `plugin.verifier.few_tokens`."""
+        """The same, as a decoder's step wants it: see `plugin.projection.few_tokens`."""
         if self.gelu and few_tokens.plain(self.gate_up_proj):
-            x = few_tokens.gated(self.gate_up_proj, x)
+            x = few_tokens.gated(self.gate_up_proj, x, "gelu")
         else:
             x = self.act_fn(self.gate_up_proj(x)[0])
         return few_tokens.linear(self.down_proj, x)

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plugin.verifier import few_tokens
-from plugin.verifier.triton_linear import choose_cut
+from plugin.projection import few_tokens
+from plugin.projection.triton_linear import choose_cut
 from tests.plugin.attention.interpreted import interpreted_errors
-from tests.plugin.verifier.few_tokens_cases import CASES, TOLERANCE, case_error, reference
+from tests.plugin.projection.few_tokens_cases import CASES, TOLERANCE, case_error, reference
 
 SHAPES_1B = [(1536, 1152), (1152, 1024), (2 * 6912, 1152), (1152, 6912)]
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, float]:
-    found: dict[str, float] = interpreted_errors("tests.plugin.verifier.few_tokens_cases")
+    found: dict[str, float] = interpreted_errors("tests.plugin.projection.few_tokens_cases")
     return found
 
 
@@ -40,9 +40,10 @@ def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs:
     torch.manual_seed(0)
     x = torch.randn(tokens, inputs, dtype=torch.bfloat16, device="cuda")
     weight = (torch.randn(outputs, inputs, device="cuda") * inputs**-0.5).to(torch.bfloat16)
-    for op, gated in ((torch.ops.vllm.t5gemma2_linear, False), (torch.ops.vllm.t5gemma2_gated, True)):
-        want = reference(x, weight, gated)
-        assert float((op(x, weight).double() - want).norm() / want.norm()) < TOLERANCE[torch.bfloat16]
+    for act in ("", "gelu", "silu"):
+        want = reference(x, weight, act)
+        got = few_tokens.gated_op(x, weight, act) if act else few_tokens.linear_op(x, weight)
+        assert float((got.double() - want).norm() / want.norm()) < TOLERANCE[torch.bfloat16]
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B, (48, 32), (262_144, 1152)])
@@ -63,8 +64,9 @@ def test_no_cut_where_tiles_are_not_whole(outputs: int, inputs: int) -> None:
 def test_float32_stays_with_pytorch(tokens: int) -> None:
     x, weight = torch.randn(tokens, 64), torch.randn(96, 64)
     assert torch.equal(few_tokens.linear_op(x, weight), x @ weight.T)
-    want = reference(x, weight, gated=True)
-    assert torch.allclose(few_tokens.gated_op(x, weight).double(), want, rtol=1e-4, atol=1e-4)
+    for act in ("gelu", "silu"):
+        want = reference(x, weight, act)
+        assert torch.allclose(few_tokens.gated_op(x, weight, act).double(), want, rtol=1e-4, atol=1e-4)
 
 
 def test_without_cuda_a_layer_computes_itself() -> None:

@@ -76,20 +76,21 @@ def fetch(p, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, stride):
 
 
 @triton.jit
-def gelu_tanh(x):
-    """`gelu(x, approximate="tanh")` in float32: 1 + tanh(y) is 2 sigmoid(2 y)."""
-    return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+def activated(x, ACT: tl.constexpr):
+    """`x * sigmoid(x)` or `gelu(x, approximate="tanh")`, in which 1 + tanh(y) is 2 sigmoid(2 y); float32."""
+    y = x if ACT == "silu" else 1.5957691216057308 * (x + 0.044715 * x * x * x)
+    return x * tl.sigmoid(y)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "fetched"])
 def few_tokens_kernel(
     p_x, p_weight, p_out, p_partial, p_done, num_tokens, fetched, stride_x,
     N: tl.constexpr, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLITS: tl.constexpr, GATED: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr, ACT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """`BLOCK_N` outputs of all tokens; grid `(N / BLOCK_N, SPLITS)`.
 
-    With GATED the weight is `[2 * N, K]`, gate above up, and the result `gelu(gate) * up`, rounded as apart. With
+    With ACT the weight is `[2 * N, K]`, gate above up, and the result `act(gate) * up`, rounded as apart. With
     several splits the program that finishes last adds them up, in the same order whichever it is.
     """
     i_n = tl.program_id(0)
@@ -101,7 +102,7 @@ def few_tokens_kernel(
         p_first = p_weight + i_n.to(tl.int64) * BLOCK_N * K + i_k * PART
         for first in range(0, fetched * BLOCK_K, BLOCK_K):
             fetch(p_first + first, BLOCK_N, BLOCK_K, K)
-            if GATED:
+            if ACT != "":
                 fetch(p_first + N * K + first, BLOCK_N, BLOCK_K, K)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -115,14 +116,14 @@ def few_tokens_kernel(
         b_x = tl.load(p_x_tile + first, mask=m_t[:, None], other=0.0)
         b_weight = tl.load(p_tile + first)
         b_out = tl.dot(b_x, tl.trans(b_weight), b_out)
-        if GATED:
+        if ACT != "":
             b_weight_up = tl.load(p_tile + N * K + first)
             b_up = tl.dot(b_x, tl.trans(b_weight_up), b_up)
     o_out = o_t[:, None] * N + o_n[None, :]
     m_out = m_t[:, None] & (o_n < N)[None, :]
     dtype = p_out.dtype.element_ty
-    if GATED:
-        b_gate = gelu_tanh(b_out.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+    if ACT != "":
+        b_gate = activated(b_out.to(dtype).to(tl.float32), ACT).to(dtype).to(tl.float32)
         b_out = b_gate * b_up.to(dtype).to(tl.float32)
     if SPLITS == 1:
         tl.store(p_out + o_out, b_out.to(dtype), mask=m_out)
@@ -140,12 +141,14 @@ def few_tokens_kernel(
             tl.store(p_done + i_n, 0)  # for the next launch
 
 
-def project(x: torch.Tensor, weight: torch.Tensor, cut: Cut, *, gated: bool = False) -> torch.Tensor:
-    """`x` `[num_tokens, inputs]` times `weight` `[outputs, inputs]` transposed: `[num_tokens, outputs]`, or half as
-    many outputs with `gated` (which takes one split)."""
+def project(x: torch.Tensor, weight: torch.Tensor, cut: Cut, act: str = "") -> torch.Tensor:
+    """`x` `[num_tokens, inputs]` times `weight` `[outputs, inputs]` transposed: `[num_tokens, outputs]`.
+
+    With `act`, "gelu" or "silu", `act(gate) * up` of a weight with gate above up: half as many outputs, and one split.
+    """
     num_tokens, inputs = x.shape
-    outputs = weight.shape[0] // 2 if gated else weight.shape[0]
-    assert not gated or cut.splits == 1
+    outputs = weight.shape[0] // 2 if act else weight.shape[0]
+    assert not act or cut.splits == 1
     out = x.new_empty(num_tokens, outputs)
     partial, done = out, out
     if cut.splits > 1:
@@ -155,7 +158,7 @@ def project(x: torch.Tensor, weight: torch.Tensor, cut: Cut, *, gated: bool = Fa
     few_tokens_kernel[(outputs // cut.block_n, cut.splits)](
         x, weight, out, partial, done, num_tokens, cut.fetched, x.stride(0),
         N=outputs, K=inputs, BLOCK_T=max(power_of_two(num_tokens), 16), BLOCK_N=cut.block_n, BLOCK_K=cut.block_k,
-        SPLITS=cut.splits, GATED=gated, OVERLAP=overlap,
+        SPLITS=cut.splits, ACT=act, OVERLAP=overlap,
         num_warps=cut.num_warps, num_stages=cut.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""The decoder's projections: a program of our own for the few tokens of a decode step on CUDA, vLLM's layer else."""
+"""Projections of few tokens, a decode step's: a program of our own on CUDA, vLLM's layer else."""
 
 from typing import Any
 
@@ -24,22 +24,24 @@ def _serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def linear_op(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Body of the custom op `t5gemma2_linear`; see `linear`."""
-    from plugin.verifier import triton_linear
+    from plugin.projection import triton_linear
 
     if _serves(x, weight) and (cut := triton_linear.choose_cut(*weight.shape)) is not None:
         return triton_linear.project(x, weight, cut)
     return torch.nn.functional.linear(x, weight)
 
 
-def gated_op(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
     """Body of the custom op `t5gemma2_gated`; see `gated`."""
-    from plugin.verifier import triton_linear
+    from plugin.projection import triton_linear
 
     if _serves(x, weight):
         cut = triton_linear.choose_cut(weight.shape[0], weight.shape[1])
         if cut is not None and cut.splits == 1 and weight.shape[0] % (2 * cut.block_n) == 0:
-            return triton_linear.project(x, weight, cut, gated=True)
+            return triton_linear.project(x, weight, cut, act)
     gate, up = torch.nn.functional.linear(x, weight).chunk(2, dim=-1)
+    if act == "silu":
+        return torch.nn.functional.silu(gate) * up
     return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
 
@@ -48,7 +50,7 @@ def _linear_fake(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-def _gated_fake(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _gated_fake(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
     """Shape function for torch.compile."""
     return x.new_empty(x.shape[0], weight.shape[0] // 2)
 
@@ -75,10 +77,10 @@ def linear(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def gated(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """`gelu(gate x) * up x` of a plain merged layer, gate above up.
+def gated(layer: Any, x: torch.Tensor, act: str) -> torch.Tensor:
+    """`act(gate x) * up x` of a plain merged layer, gate above up; `act` is "silu" or "gelu" (its tanh form).
 
     `[num_tokens, inputs]` -> `[num_tokens, outputs / 2]`.
     """
-    found: torch.Tensor = torch.ops.vllm.t5gemma2_gated(x, layer.weight)
+    found: torch.Tensor = torch.ops.vllm.t5gemma2_gated(x, layer.weight, act)
     return found
