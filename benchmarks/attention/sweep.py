@@ -39,9 +39,18 @@ class Trial:
 
 
 def candidates(workload: Workload) -> Iterator[LaunchShape]:
-    """Launch shapes worth trying, by how many keys there are."""
+    """Launch shapes worth trying: with as many rows as there are, and for many keys with 64, most of them empty."""
+    block_m = min(max(power_of_two(workload.query_len * GROUP), 16), 64)
+    yield from _candidates(workload, block_m)
+    if block_m < 64 and workload.requests * (workload.cross_len + workload.self_len) > SHORT_KEYS * 32:
+        yield from (
+            launch for launch in _candidates(workload, 64) if launch.num_warps > 2 and launch.slices < 4
+        )
+
+
+def _candidates(workload: Workload, block_m: int) -> Iterator[LaunchShape]:
+    """By how many keys there are."""
     rows, n = workload.query_len * GROUP, workload.requests
-    block_m = min(max(power_of_two(rows), 16), 64)
     row_blocks = -(-rows // block_m)
     keys = workload.cross_len + workload.self_len
 
@@ -74,7 +83,7 @@ def _program(query_len: int, launch: LaunchShape) -> tuple[object, ...]:
     """What a launch compiles: launches of one program differ in numbers that are given at run time."""
     split = launch.splits > 1
     joined = join_block_s(launch.splits) if split and launch.fused else split
-    tile = (launch.block_n, launch.num_warps, launch.num_stages)
+    tile = (launch.block_m, launch.block_n, launch.num_warps, launch.num_stages)
     return (query_len, *tile, launch.slices, joined)
 
 

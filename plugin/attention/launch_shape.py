@@ -34,6 +34,7 @@ class Tile:
         slices: see `LaunchShape`, at most.
         max_splits: splits at most.
         split_tokens, fused: see `LaunchShape`.
+        block_m: rows of a program at least, most of them empty; 64 are what Hopper's asynchronous products take.
     """
 
     block_n: int
@@ -44,9 +45,10 @@ class Tile:
     max_splits: int
     split_tokens: int
     fused: bool
+    block_m: int = 16
 
 
-# (block_m, whether bandwidth counts).
+# (power of two of the rows, whether bandwidth counts).
 _TILES = {
     (16, False): Tile(32, 4, 3, 2.0, 4, 32, 64, True),
     (16, True): Tile(16, 2, 3, 4.0, 1, MAX_SPLITS, 64, False),
@@ -115,6 +117,7 @@ def choose_launch_shape(
     tile = _TILES[block_m, programs * max_tokens >= MANY_TOKENS * num_sms]
     if itemsize == 4:
         tile = _FLOAT32_TILE
+    block_m = max(block_m, tile.block_m)
     wanted = max(int(num_sms * tile.per_sm) // programs, 1)
     # As many slices as splits at most: a slice reads all keys of its split.
     slices = min(1 << (math.isqrt(wanted).bit_length() - 1), tile.slices, head_dim // 16)

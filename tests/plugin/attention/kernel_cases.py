@@ -52,6 +52,7 @@ def batch(query_lens: list[int], self_lens: list[int], cross_lens: list[int], **
 CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     "prefill of the start token": (batch([1], [1], [1]), None, launch(1)),
     "prefill beside decodes": (batch([1, 1, 1], [1, 5, 33], [3, 40, 17]), None, launch(1)),
+    "more rows than tokens and heads": (batch([4, 1], [37, 20], [18, 40]), None, launch(3, block_m=64)),
     "launch chosen by the module": (batch([1, 1], [20, 5], [3, 40]), None, None),
     "verification, K = 3": (batch([4, 4], [4, 37], [6, 18]), None, launch(1)),
     "verification, K = 15, in two row blocks": (
