@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from vllm import envs
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
 
@@ -39,7 +40,13 @@ def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
         cut = triton_linear.choose_cut(weight.shape[0], weight.shape[1])
         if cut is not None and cut.splits == 1 and weight.shape[0] % (2 * cut.block_n) == 0:
             return triton_linear.project(x, weight, cut, act)
-    gate, up = torch.nn.functional.linear(x, weight).chunk(2, dim=-1)
+    both = torch.nn.functional.linear(x, weight)
+    if x.is_cuda:  # torch.compile does not see this: vLLM's own kernel, one launch
+        out = both.new_empty(both.shape[0], both.shape[1] // 2)
+        kernel = torch.ops._C.silu_and_mul if act == "silu" else torch.ops._C.gelu_tanh_and_mul
+        kernel(out, both)
+        return out
+    gate, up = both.chunk(2, dim=-1)
     if act == "silu":
         return torch.nn.functional.silu(gate) * up
     return torch.nn.functional.gelu(gate, approximate="tanh") * up
@@ -64,7 +71,7 @@ def plain(layer: Any) -> bool:
     return (
         current_platform.is_cuda()
         and layer.bias is None
-        and type(layer.quant_method).__name__ == "UnquantizedLinearMethod"
+        and isinstance(layer.quant_method, UnquantizedLinearMethod)
     )
 
 

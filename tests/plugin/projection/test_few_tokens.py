@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
 from plugin.projection import few_tokens
 from plugin.projection.triton_linear import choose_cut
@@ -72,6 +73,23 @@ def test_float32_stays_with_pytorch(tokens: int) -> None:
 def test_without_cuda_a_layer_computes_itself() -> None:
     layer = SimpleNamespace(bias=None, quant_method=None)
     assert not few_tokens.plain(layer)
+
+
+def test_a_layer_that_is_taken_over_compiles_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = torch.nn.Module()
+    layer.bias, layer.quant_method = None, UnquantizedLinearMethod()
+    layer.weight = torch.nn.Parameter(torch.randn(64, 32), requires_grad=False)
+    monkeypatch.setattr(few_tokens, "current_platform", SimpleNamespace(is_cuda=lambda: True))
+
+    def mlp(x: torch.Tensor) -> torch.Tensor:
+        if few_tokens.plain(layer):
+            x = few_tokens.gated(layer, x, "silu")
+        return few_tokens.linear(layer, x)
+
+    x = torch.randn(3, 32)
+    want = reference(reference(x, layer.weight, "silu"), layer.weight.double(), "")
+    compiled = torch.compile(mlp, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(x).double(), want, rtol=1e-4, atol=1e-4)
 
 
 def test_batch_invariance_and_many_tokens_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
