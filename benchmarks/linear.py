@@ -18,7 +18,7 @@ import torch
 from benchmarks.attention.timing import copy_bandwidth, graph_us
 from plugin.projection.triton_linear import Cut, choose_cut, project
 
-SHAPES = {"qkv": (1536, 1152), "o": (1152, 1024), "gate_up": (2 * 6912, 1152), "down": (1152, 6912)}
+SHAPES = {"qkv": (1536, 1152), "o": (1152, 1024), "gate_up": (2 * 6912, 1152)}
 TOKENS = (1, 8, 16, 32)
 CUTS = ((16, 128, 4, 4), (16, 128, 2, 4), (16, 256, 4, 3), (16, 64, 2, 6), (32, 128, 4, 3), (32, 128, 4, 4),
         (32, 128, 8, 4), (32, 64, 4, 5), (64, 64, 4, 4), (64, 128, 8, 3))  # fmt: skip
@@ -27,17 +27,15 @@ COPIED_BYTES = 180e6
 
 
 def cuts(name: str) -> Iterator[Cut]:
-    """Cuts worth trying for a projection: other tiles, parts and bytes fetched ahead."""
+    """Cuts worth trying for a projection: other tiles and bytes fetched ahead."""
     outputs, inputs = SHAPES[name]
     width = outputs // 2 if name == "gate_up" else outputs
-    for (block_n, block_k, warps, stages), splits in itertools.product(CUTS, (1, 2, 3, 4, 6, 9)):
-        if width % block_n or inputs % (splits * block_k) or inputs // splits < 256:
+    for block_n, block_k, warps, stages in CUTS:
+        if width % block_n or inputs % block_k:
             continue
-        if splits > 1 and (name == "gate_up" or width // block_n * splits > 1056):
-            continue
-        tiles = inputs // splits // block_k
-        for fetched in sorted({0, tiles, min(tiles, (8 << 20) // (2 * outputs * block_k * splits))}):
-            yield Cut(block_n, block_k, splits, fetched, warps, stages)
+        tiles = inputs // block_k
+        for fetched in sorted({0, tiles, min(tiles, (8 << 20) // (2 * outputs * block_k))}):
+            yield Cut(block_n, block_k, fetched, warps, stages)
 
 
 def compile_cut(name: str, cut: Cut) -> Cut | None:

@@ -17,6 +17,12 @@ MAX_SPLITS = 128
 MANY_TOKENS = 512
 """Keys for each multiprocessor from which on bandwidth counts; below, a program's latency does."""
 
+SHORT_TOKENS = 4096
+"""Keys up to which a request is short: its splits are joined where they are attended."""
+
+SEVERAL_PROGRAMS = 16
+"""Programs before any split from which on short requests are split less."""
+
 JOIN_ELEMENTS = 4096
 """Partial results that one program of the join holds in registers."""
 
@@ -48,14 +54,21 @@ class Tile:
     block_m: int = 16
 
 
-# (power of two of the rows, whether bandwidth counts).
+# By the power of two of the rows and by what the launch must serve: few programs of short requests (latency), several
+# of them, few programs of requests that may be long, or so many keys that bandwidth counts.
 _TILES = {
-    (16, False): Tile(32, 4, 3, 2.0, 4, 32, 64, True),
-    (16, True): Tile(16, 2, 3, 4.0, 1, MAX_SPLITS, 64, False),
-    (32, False): Tile(32, 4, 3, 2.0, 8, 16, 64, True),
-    (32, True): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 128, False),
-    (64, False): Tile(32, 4, 3, 2.0, 8, 16, 64, True),
-    (64, True): Tile(16, 4, 4, 2.0, 1, MAX_SPLITS, 128, False),
+    (16, "short"): Tile(32, 4, 2, 2.0, 4, 32, 32, True),
+    (16, "several"): Tile(64, 4, 2, 2.0, 2, 4, 64, True),
+    (16, "long"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, False),
+    (16, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, True),
+    (32, "short"): Tile(32, 4, 2, 2.0, 8, 16, 32, True),
+    (32, "several"): Tile(64, 8, 3, 2.0, 2, 4, 192, True),
+    (32, "long"): Tile(64, 8, 2, 2.0, 1, MAX_SPLITS, 64, False),
+    (32, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, False),
+    (64, "short"): Tile(32, 4, 2, 2.0, 8, 16, 32, True),
+    (64, "several"): Tile(64, 8, 3, 2.0, 2, 4, 192, True),
+    (64, "long"): Tile(64, 8, 2, 2.0, 1, MAX_SPLITS, 64, False),
+    (64, "many"): Tile(16, 4, 4, 2.0, 1, MAX_SPLITS, 64, False),
 }
 _FLOAT32_TILE = Tile(16, 4, 2, 2.0, 1, 32, 64, False)
 
@@ -114,9 +127,13 @@ def choose_launch_shape(
     block_m = min(max(power_of_two(rows), 16), MAX_BLOCK_M)
     row_blocks = -(-rows // block_m)
     programs = num_requests * num_kv_heads * row_blocks
-    tile = _TILES[block_m, programs * max_tokens >= MANY_TOKENS * num_sms]
-    if itemsize == 4:
-        tile = _FLOAT32_TILE
+    if programs * max_tokens >= MANY_TOKENS * num_sms:
+        load = "many"
+    elif max_tokens > SHORT_TOKENS:
+        load = "long"
+    else:
+        load = "several" if programs >= SEVERAL_PROGRAMS else "short"
+    tile = _FLOAT32_TILE if itemsize == 4 else _TILES[block_m, load]
     block_m = max(block_m, tile.block_m)
     wanted = max(int(num_sms * tile.per_sm) // programs, 1)
     # As many slices as splits at most: a slice reads all keys of its split.

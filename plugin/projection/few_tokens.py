@@ -38,7 +38,7 @@ def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
 
     if _serves(x, weight):
         cut = triton_linear.choose_cut(weight.shape[0], weight.shape[1])
-        if cut is not None and cut.splits == 1 and weight.shape[0] % (2 * cut.block_n) == 0:
+        if cut is not None and weight.shape[0] % (2 * cut.block_n) == 0:
             return triton_linear.project(x, weight, cut, act)
     both = torch.nn.functional.linear(x, weight)
     if x.is_cuda:  # torch.compile does not see this: vLLM's own kernel, one launch

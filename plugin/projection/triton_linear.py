@@ -18,9 +18,8 @@ import triton.language as tl
 from plugin.attention.launch_shape import power_of_two
 from plugin.attention.triton_kernel import launches_overlap
 
-PROGRAMS = 528
-"""Programs of a launch, about: four for each multiprocessor."""
-
+MAX_INPUTS = 2048
+"""Inputs up to which a program walks all of them. Beyond, parts would have to be added up, and cuBLAS is as fast."""
 
 FETCH_BYTES = 8 << 20
 """Of a launch's weights, what it fetches ahead: what is fetched must still be in the L2 cache when it is read."""
@@ -28,12 +27,11 @@ FETCH_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a projection is cut into programs: `block_n` outputs and one of `splits` parts of the inputs each, walked in
-    tiles of `block_k` inputs, of which the first `fetched` are fetched ahead."""
+    """How a projection is cut into programs: `block_n` outputs each, walked in tiles of `block_k` inputs, of which the
+    first `fetched` are fetched ahead."""
 
     block_n: int
     block_k: int
-    splits: int
     fetched: int
     num_warps: int = 4
     num_stages: int = 4
@@ -41,24 +39,12 @@ class Cut:
 
 @cache
 def choose_cut(outputs: int, inputs: int) -> Cut | None:
-    """The cut of a projection; None where it has none, since only whole tiles are read."""
+    """The cut of a projection; None where it has none: only whole tiles of not too many inputs are read."""
     block_k = next((k for k in (128, 64, 32) if inputs % k == 0), None)
     block_n = next((n for n in ((32, 16) if outputs >= 8192 else (16,)) if outputs % n == 0), None)
-    if block_k is None or block_n is None:
+    if block_k is None or block_n is None or inputs > MAX_INPUTS:
         return None
-    tiles = inputs // block_k
-    most = max(PROGRAMS // (outputs // block_n), 1)
-    splits = max(s for s in range(1, min(most, max(inputs // 1024, 1)) + 1) if tiles % s == 0)
-    fetched = min(tiles // splits, FETCH_BYTES // (2 * outputs * block_k * splits))
-    return Cut(block_n, block_k, splits, fetched)
-
-
-@cache
-def _finished(device: torch.device, outputs: int) -> torch.Tensor:
-    """Zeros that the programs count finished parts in and leave zero; never made while a graph is captured."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("a projection must run once before it is captured in a CUDA graph")
-    return torch.zeros(outputs, dtype=torch.int32, device=device)
+    return Cut(block_n, block_k, min(inputs // block_k, FETCH_BYTES // (2 * outputs * block_k)))
 
 
 @triton.jit
@@ -84,22 +70,19 @@ def activated(x, ACT: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_tokens", "fetched"])
 def few_tokens_kernel(
-    p_x, p_weight, p_out, p_partial, p_done, num_tokens, fetched, stride_x,
+    p_x, p_weight, p_out, num_tokens, fetched, stride_x,
     N: tl.constexpr, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLITS: tl.constexpr, ACT: tl.constexpr, OVERLAP: tl.constexpr,
+    ACT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """`BLOCK_N` outputs of all tokens; grid `(N / BLOCK_N, SPLITS)`.
+    """`BLOCK_N` outputs of all tokens; grid `(N / BLOCK_N,)`.
 
-    With ACT the weight is `[2 * N, K]`, gate above up, and the result `act(gate) * up`, rounded as apart. With
-    several splits the program that finishes last adds them up, in the same order whichever it is.
+    With ACT the weight is `[2 * N, K]`, gate above up, and the result `act(gate) * up`, rounded as apart.
     """
     i_n = tl.program_id(0)
-    i_k = tl.program_id(1)
-    PART: tl.constexpr = K // SPLITS  # noqa: N806
     o_n = i_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    o_k = i_k * PART + tl.arange(0, BLOCK_K)
+    o_k = tl.arange(0, BLOCK_K)
     if OVERLAP:
-        p_first = p_weight + i_n.to(tl.int64) * BLOCK_N * K + i_k * PART
+        p_first = p_weight + i_n.to(tl.int64) * BLOCK_N * K
         for first in range(0, fetched * BLOCK_K, BLOCK_K):
             fetch(p_first + first, BLOCK_N, BLOCK_K, K)
             if ACT != "":
@@ -112,7 +95,7 @@ def few_tokens_kernel(
     p_tile = p_weight + o_n[:, None].to(tl.int64) * K + o_k[None, :]
     b_out = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
     b_up = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
-    for first in range(0, PART, BLOCK_K):
+    for first in range(0, K, BLOCK_K):
         b_x = tl.load(p_x_tile + first, mask=m_t[:, None], other=0.0)
         b_weight = tl.load(p_tile + first)
         b_out = tl.dot(b_x, tl.trans(b_weight), b_out)
@@ -125,40 +108,22 @@ def few_tokens_kernel(
     if ACT != "":
         b_gate = activated(b_out.to(dtype).to(tl.float32), ACT).to(dtype).to(tl.float32)
         b_out = b_gate * b_up.to(dtype).to(tl.float32)
-    if SPLITS == 1:
-        tl.store(p_out + o_out, b_out.to(dtype), mask=m_out)
-    else:
-        tl.store(p_partial + i_k * num_tokens * N + o_out, b_out, mask=m_out)
-        # As in the attention: all threads' stores, one thread's release, its acquire, all threads' loads.
-        tl.debug_barrier()
-        if tl.atomic_add(p_done + i_n, 1, sem="acq_rel") == SPLITS - 1:
-            tl.debug_barrier()
-            b_total = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
-            for i in tl.static_range(SPLITS):
-                p_part = p_partial + i * num_tokens * N + o_out
-                b_total += tl.load(p_part, mask=m_out, other=0.0, cache_modifier=".cg")
-            tl.store(p_out + o_out, b_total.to(dtype), mask=m_out)
-            tl.store(p_done + i_n, 0)  # for the next launch
+    tl.store(p_out + o_out, b_out.to(dtype), mask=m_out)
 
 
 def project(x: torch.Tensor, weight: torch.Tensor, cut: Cut, act: str = "") -> torch.Tensor:
     """`x` `[num_tokens, inputs]` times `weight` `[outputs, inputs]` transposed: `[num_tokens, outputs]`.
 
-    With `act`, "gelu" or "silu", `act(gate) * up` of a weight with gate above up: half as many outputs, and one split.
+    With `act`, "gelu" or "silu", `act(gate) * up` of a weight with gate above up: half as many outputs.
     """
     num_tokens, inputs = x.shape
     outputs = weight.shape[0] // 2 if act else weight.shape[0]
-    assert not act or cut.splits == 1
     out = x.new_empty(num_tokens, outputs)
-    partial, done = out, out
-    if cut.splits > 1:
-        partial = torch.empty(cut.splits, num_tokens, outputs, dtype=torch.float32, device=x.device)
-        done = _finished(x.device, outputs)
     overlap = launches_overlap(x.device)
-    few_tokens_kernel[(outputs // cut.block_n, cut.splits)](
-        x, weight, out, partial, done, num_tokens, cut.fetched, x.stride(0),
+    few_tokens_kernel[(outputs // cut.block_n,)](
+        x, weight, out, num_tokens, cut.fetched, x.stride(0),
         N=outputs, K=inputs, BLOCK_T=max(power_of_two(num_tokens), 16), BLOCK_N=cut.block_n, BLOCK_K=cut.block_k,
-        SPLITS=cut.splits, ACT=act, OVERLAP=overlap,
+        ACT=act, OVERLAP=overlap,
         num_warps=cut.num_warps, num_stages=cut.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     return out

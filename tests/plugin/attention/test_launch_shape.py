@@ -46,8 +46,9 @@ def test_a_batch_that_fills_the_device_is_not_split():
 
 
 def test_a_short_request_is_not_split_finer_than_its_keys():
-    assert choose_launch_shape(4, 1, 1, 2, 192, SMS).splits == 3
-    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 1
+    assert choose_launch_shape(4, 1, 1, 2, 192, SMS).splits == 6
+    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 2
+    assert choose_launch_shape(4, 1, 1, 2, 32, SMS).splits == 1
 
 
 @pytest.mark.parametrize(("rows", "requests"), [(4, 1), (32, 1), (32, 4), (64, 1)])
@@ -76,3 +77,9 @@ def test_a_page_that_holds_a_tile_holds_whole_tiles(block_n, pages, whole):
     from plugin.attention.triton_kernel import whole_tiles
 
     assert whole_tiles(block_n, *pages) == whole
+
+
+def test_a_request_that_may_be_long_is_joined_in_a_launch_of_its_own():
+    short, long = (choose_launch_shape(32, 1, 1, 2, tokens, SMS) for tokens in (4096, 4097))
+    assert (short.fused, long.fused) == (True, False)
+    assert (long.slices, long.splits) == (1, 65)

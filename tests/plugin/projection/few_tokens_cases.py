@@ -5,17 +5,16 @@ import sys
 
 import torch
 
-from plugin.projection.triton_linear import Cut, _finished, choose_cut, project
+from plugin.projection.triton_linear import Cut, choose_cut, project
 
 # Name: tokens, outputs, inputs, cut (None: chosen by the module), activation of the gate.
 CASES: dict[str, tuple[int, int, int, Cut | None, str]] = {
     "one token": (1, 48, 128, None, ""),
-    "eight tokens": (8, 32, 192, Cut(16, 64, 1, 1), ""),
-    "sixteen tokens, wide tiles": (16, 64, 256, Cut(32, 128, 1, 2), ""),
-    "three parts of the inputs": (5, 48, 384, Cut(16, 64, 3, 0), ""),
-    "parts of one tile": (1, 16, 128, Cut(16, 32, 4, 1), ""),
-    "gated": (3, 64, 128, Cut(16, 64, 1, 2), "gelu"),
-    "gated by silu": (3, 64, 128, Cut(32, 64, 1, 1), "silu"),
+    "eight tokens": (8, 32, 192, Cut(16, 64, 1), ""),
+    "sixteen tokens, wide tiles": (16, 64, 256, Cut(32, 128, 2), ""),
+    "nothing fetched ahead": (5, 48, 384, Cut(16, 64, 0), ""),
+    "gated": (3, 64, 128, Cut(16, 64, 2), "gelu"),
+    "gated by silu": (3, 64, 128, Cut(32, 64, 1), "silu"),
 }
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
@@ -32,7 +31,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
 
 
 def case_error(name: str, device: str, dtype: torch.dtype) -> float:
-    """|got - want| / |want|, twice in a row: a launch must leave the counters of parts as it found them."""
+    """|got - want| / |want|."""
     tokens, outputs, inputs, cut, act = CASES[name]
     torch.manual_seed(0)
     # Rows of a wider tensor, as a slice of a projection would be.
@@ -41,13 +40,8 @@ def case_error(name: str, device: str, dtype: torch.dtype) -> float:
     cut = cut or choose_cut(outputs, inputs)
     assert cut is not None
     want = reference(x, weight, act)
-    errors = []
-    for _ in range(2):
-        got = project(x, weight, cut, act)
-        errors.append(float((got.double() - want).norm() / want.norm()))
-    if cut.splits > 1 and int(_finished(x.device, outputs).abs().sum()):
-        return float("inf")
-    return max(errors)
+    got = project(x, weight, cut, act)
+    return float((got.double() - want).norm() / want.norm())
 
 
 def main() -> None:

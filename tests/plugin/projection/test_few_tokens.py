@@ -47,17 +47,17 @@ def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs:
         assert float((got.double() - want).norm() / want.norm()) < TOLERANCE[torch.bfloat16]
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B, (48, 32), (262_144, 1152)])
+@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B[:3], (48, 32), (262_144, 1152)])
 def test_a_cut_covers_the_weight_in_whole_tiles(outputs: int, inputs: int) -> None:
     cut = choose_cut(outputs, inputs)
     assert cut is not None
     assert outputs % cut.block_n == 0
-    assert inputs % (cut.splits * cut.block_k) == 0
-    assert 0 <= cut.fetched * cut.block_k * cut.splits <= inputs
+    assert inputs % cut.block_k == 0
+    assert 0 <= cut.fetched * cut.block_k <= inputs
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(20, 64), (32, 50)])
-def test_no_cut_where_tiles_are_not_whole(outputs: int, inputs: int) -> None:
+@pytest.mark.parametrize(("outputs", "inputs"), [(20, 64), (32, 50), SHAPES_1B[3]])
+def test_no_cut_where_tiles_are_not_whole_or_inputs_too_many(outputs: int, inputs: int) -> None:
     assert choose_cut(outputs, inputs) is None
 
 
