@@ -44,6 +44,7 @@ NEED_AN_ENGINE = (
     "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
+    "plugin.projection.",
     "plugin.training.",
     "plugin.drafts.backbone",
     "plugin.drafts.block_attention",
@@ -52,6 +53,7 @@ NEED_AN_ENGINE = (
     "plugin.drafts.dspark",
     "plugin.drafts.dflare",
     "plugin.drafts.markov",
+    "plugin.drafts.triton_pick",
     "plugin.drafts.v1_proposer",
     "plugin.drafts.v2_",
 )
