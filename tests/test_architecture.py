@@ -150,6 +150,7 @@ FLOORS = {
         ("plugin",),
         ("plugin.vllm_hooks", "plugin.training"),
         ("plugin.drafts", "plugin.verifier"),
+        ("plugin.projection",),
         ("plugin.attention",),
     ),
     "plugin.training": (
