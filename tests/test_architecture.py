@@ -45,6 +45,7 @@ NEED_AN_ENGINE = (
     "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
+    "plugin.projection.",
     "plugin.training.",
     "plugin.drafts.backbone",
     "plugin.drafts.block_attention",
@@ -53,6 +54,7 @@ NEED_AN_ENGINE = (
     "plugin.drafts.dspark",
     "plugin.drafts.dflare",
     "plugin.drafts.markov",
+    "plugin.drafts.triton_pick",
     "plugin.drafts.v1_proposer",
     "plugin.drafts.v2_",
 )
@@ -149,7 +151,8 @@ FLOORS = {
         ("plugin",),
         ("plugin.vllm_hooks", "plugin.training"),
         ("plugin.drafts", "plugin.verifier"),
-        ("plugin.attention",),
+        ("plugin.projection", "plugin.checked_weights", "plugin.drafts.safetensors_header"),
+        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs"),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

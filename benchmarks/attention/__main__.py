@@ -38,7 +38,7 @@ def measure(bandwidth: float, names: str) -> list[dict[str, object]]:
         batches = workload.copies()
         launch = chosen_launch(workload, batches[0])
         us = graph_us(kernel_calls(workload, batches, launch))
-        other = replace(launch, fused=not launch.fused)
+        other = replace(launch, fused=not launch.fused)  # a fused join of very many splits is slow, and right
         other_us = None if launch.splits == 1 else graph_us(kernel_calls(workload, batches, other))
         peer_calls = None if workload.window is not None else flash_calls(workload, len(batches))
         peer_us = None if peer_calls is None else graph_us(peer_calls)
@@ -47,6 +47,7 @@ def measure(bandwidth: float, names: str) -> list[dict[str, object]]:
             "workload": workload.name,
             "us": round(us, 2),
             "splits": launch.splits,
+            "slices": launch.slices,
             "fused": launch.fused,
             "us_joined_the_other_way": None if other_us is None else round(other_us, 2),
             "bandwidth_fraction": round(workload.kv_bytes / (us * 1e-6) / bandwidth, 3),
@@ -74,9 +75,9 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="workloads whose name holds this text")
     parser.add_argument("--out", type=Path, help="record the figures in this results file")
-    parser.add_argument("--workers", type=int, default=8, help="processes that compile for the sweep")
+    parser.add_argument("--workers", type=int, default=16, help="processes that compile for the sweep")
     parser.add_argument(
-        "--best", type=int, default=6, help="launch shapes of the sweep to print for each workload"
+        "--best", type=int, default=4, help="launch shapes of the sweep to print for each workload"
     )
     args = parser.parse_args()
     bandwidth = copy_bandwidth()

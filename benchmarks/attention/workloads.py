@@ -95,4 +95,5 @@ WORKLOADS = (
     Workload("verify K=7, 1 x (64 + 128), captured for 8192", 1, 8, 64, 128, captured_len=8192),
     Workload("verify K=7, 4 x (64 + 128), captured for 8192", 4, 8, 64, 128, captured_len=8192),
     Workload("decode, 32 x (64 + 128), captured for 8192", 32, 1, 64, 128, captured_len=8192),
+    Workload("verify K=7, 32 x (64 + 128), captured for 1024", 32, 8, 64, 128, captured_len=1024),
 )

@@ -18,6 +18,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.critical_path import path_table
 from benchmarks.engine.figures import FIRST, SOME, Figure, as_json, graph_figures, host_figures, time_figures
 from benchmarks.engine.process import Arm, ArmProcess
 from benchmarks.engine.shapes import PUBLISHED, SMOKE, Shape
@@ -59,6 +60,10 @@ def run_all(
     rate = asked(engines[0], bandwidth=1).get("bytes_per_second", 0.0) if engines else 0.0
     graphs = {name: {batch: asked(name, graphs=batch) for batch in batches} for name in engines}
     attention = {name: asked(name, attention=1) for name in engines if name in FAMILIES}
+    paths = {name: asked(name, path=1) for name in engines}
+    for name, steps in paths.items():
+        for step, rows in steps.items():
+            print(path_table(f"{name}, {step}, batch 1", rows), flush=True)
     kernels = {
         (name, batch): {
             tokens: asked(name, busy=batch, tokens=tokens).get("kernels", {}) for tokens in (FIRST, SOME)
@@ -82,6 +87,7 @@ def run_all(
         "seconds": {f"bs{w.batch}, {w.tokens} tokens": by_arm for w, by_arm in seconds.items()},
         "graph_seconds": graphs,
         "attention_us_by_kernel": attention,
+        "graph_path": paths,
         "copy_bytes_per_second": rate,
         "decode_bytes": shape.decode_bytes(),
         "gpu_seconds": {f"{name} bs{batch}": gpu for (name, batch), gpu in busy.items()},

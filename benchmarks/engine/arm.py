@@ -4,9 +4,10 @@ Engines that are compared must live at the same time, so that their runs can be 
 engine. SPEC and every command and answer are one line of JSON. Commands:
 
 - {"run": batch, "tokens": n} -> {"seconds", "tokens"}: n new tokens for each of `batch` prompts, wall seconds;
-- {"busy": batch, "tokens": n} -> {"kernels"}: microseconds of GPU work by kernel in such a run;
+- {"busy": batch, "tokens": n} -> {"kernels"}: microseconds of GPU work by kernel in such a run, without overlaps;
 - {"graphs": batch} -> GPU seconds of the captured verify and draft steps, a list each;
 - {"attention": batch} -> microseconds a layer of each attention kernel in the verify step, a list each;
+- {"path": batch} -> the captured verify and draft steps by kernel: time on the critical path and gaps;
 - {"bandwidth": 1} -> {"bytes_per_second"} of a large copy.
 
 A command that fails is answered with {"error"}; the arm goes on.
@@ -58,7 +59,7 @@ class VllmArm:
         return {"seconds": seconds, "tokens": sum(len(o.outputs[0].token_ids) for o in outputs)}
 
     def busy(self, batch: int, tokens: int) -> dict[str, Any]:
-        """Microseconds by kernel of such a run; recording makes it slower, not its kernels."""
+        """Microseconds by kernel, on the critical path, of such a run; recording makes it slower, not its kernels."""
         self._ask(worker.start_profile)
         self.run(batch, tokens)
         return {"kernels": self._ask(worker.stop_profile)}
@@ -71,6 +72,10 @@ class VllmArm:
         """Microseconds a layer by attention kernel, at the lengths at which a run of `SPEC["new_tokens"]` ends."""
         self.run(batch, self.spec["new_tokens"])
         return dict(self._ask(worker.attention_us, batch, self.spec["query_len"]))
+
+    def path(self, batch: int) -> dict[str, Any]:
+        """The captured steps by kernel, at the lengths of the last run."""
+        return dict(self._ask(worker.graph_path, batch, self.spec["query_len"]))
 
     def bandwidth(self, _: int) -> dict[str, Any]:
         """The ceiling."""

@@ -5,9 +5,12 @@ Graphs are those of the V2 runner; without a GPU or without graphs the answers a
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
+
+from benchmarks.engine.critical_path import Share, device_events, shares
 
 LOOPS, REPLAYS = 5, 50
 PROFILES, PROFILED_REPLAYS = 3, 20
@@ -49,27 +52,46 @@ def graph_seconds(worker: Any, batch: int, query_len: int) -> dict[str, list[flo
 def attention_us(worker: Any, batch: int, query_len: int) -> dict[str, list[float]]:
     """Microseconds a layer of each of the plugin's attention kernels in the verify step, one value a loop.
 
-    The lengths are those of the last run, which the graph's buffers still hold.
+    Time on the critical path, from the profiler's timestamps (`critical_path.shares`): each kernel's end minus the
+    later of its own start and the latest end of what started before it, so that waiting inside a kernel that was
+    launched early is not counted twice. The lengths are those of the last run, which the graph's buffers still hold.
     """
     graph = _graphs(worker, batch, query_len).get("verify")
     if graph is None:
         return {}
     ours = plugin_kernels()
     layers = int(worker.model_runner.model_config.hf_config.decoder.num_hidden_layers)
-    graph.replay()
-    torch.cuda.synchronize()
     found: dict[str, list[float]] = {}
     for loop in range(PROFILES):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-            for _ in range(PROFILED_REPLAYS):
-                graph.replay()
-            torch.cuda.synchronize()
-        for name, us in _kernel_us(profiler).items():
+        for name, share in _replayed(graph).items():
             kernel = max((one for one in ours if one in name), key=len, default=None)
             if kernel is not None:
                 values = found.setdefault(kernel, [0.0] * PROFILES)
-                values[loop] += us / PROFILED_REPLAYS / layers
+                values[loop] += share.critical_us / PROFILED_REPLAYS / layers
     return found
+
+
+def graph_path(worker: Any, batch: int, query_len: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Of the captured "verify" and "draft" steps, by kernel: launches, microseconds on the critical path, of gap before
+    them, and of duration, all for one replay."""
+    return {
+        step: {
+            name: {field: value / PROFILED_REPLAYS for field, value in asdict(share).items()}
+            for name, share in _replayed(graph).items()
+        }
+        for step, graph in _graphs(worker, batch, query_len).items()
+    }
+
+
+def _replayed(graph: Any) -> dict[str, Share]:
+    """The kernels of `PROFILED_REPLAYS` replays."""
+    graph.replay()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_REPLAYS):
+            graph.replay()
+        torch.cuda.synchronize()
+    return shares(device_events(profiler))
 
 
 def start_profile(worker: Any) -> None:
@@ -82,13 +104,13 @@ def start_profile(worker: Any) -> None:
 
 
 def stop_profile(worker: Any) -> dict[str, float]:
-    """Microseconds by kernel since `start_profile`; empty without a GPU."""
+    """Microseconds by kernel on the critical path since `start_profile`; empty without a GPU."""
     if not torch.cuda.is_available():
         return {}
     torch.cuda.synchronize()
     profiler = getattr(worker, _PROFILER)
     profiler.stop()
-    return _kernel_us(profiler)
+    return {name: share.critical_us for name, share in shares(device_events(profiler)).items()}
 
 
 def plugin_kernels() -> list[str]:
@@ -109,11 +131,6 @@ def plugin_kernels() -> list[str]:
             if isinstance(value, JITFunction) and not name.startswith("_"):
                 names.add(value.__name__)
     return sorted(name for name in names if any(part in name for part in ("attend", "join", "merged")))
-
-
-def _kernel_us(profiler: Any) -> dict[str, float]:
-    averages = profiler.key_averages()
-    return {e.key: float(e.self_device_time_total) for e in averages if e.self_device_time_total > 0}
 
 
 def _graphs(worker: Any, batch: int, query_len: int) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 Kept apart from the entry points in `triton_kernel.py` so that what runs on the device reads on its own. Names by role:
 `p_` pointer, `i_` program index, `o_` offsets, `m_` mask, `b_` a block's values, `n_` a count, capitals for constants.
 
-A program serves one request, one KV head and one split (`triton_split.py`). Its rows are the request's query tokens
-times the query heads that share the KV head, so that a page is read once for all of them. The grid depends only on host
-numbers and can be captured in a CUDA graph; programs beyond the splits that a request's lengths call for do nothing.
+A program serves one request, one KV head, one split (`triton_split.py`) and one slice of the values' head_dim. Its rows
+are the request's query tokens times the query heads that share the KV head, so that a page is read once for all of
+them. Slices need no joining, at the price of scores computed in each of them; and each joins its own splits, so that
+the joining is shared out, too. The grid depends only on host numbers and can be captured in a CUDA graph; programs
+beyond the splits that a request's lengths call for do nothing.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,7 +16,7 @@ numbers and can be captured in a CUDA graph; programs beyond the splits that a r
 import triton
 import triton.language as tl
 
-from plugin.attention.triton_split import join_rows, plan_splits
+from plugin.attention.triton_split import join_slice, plan_splits
 
 
 @triton.jit
@@ -39,11 +41,11 @@ def _tile_pages(p_table, i_tile, end_key, BLOCK_N: tl.constexpr, PAGE: tl.conste
 def _attend_tiles(
     b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
     b_page, first_tile, end_tile, first_key, end_key,
-    p_cache, p_table, stride_block, stride_slot,
+    p_cache, p_table, stride_block, stride_slot, o_v,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax.
-    `b_page`: pages of the first tile's keys.
+    `b_page`: pages of the first tile's keys; `o_v` `[BLOCK_V]`: the slice of the values.
 
     `b_sum` `[BLOCK_M, BLOCK_N]` is summed over its columns by the caller, once: a sum in each tile would be one more
     wait of the warps for each other.
@@ -60,8 +62,7 @@ def _attend_tiles(
             m_key &= o_key >= first_key
         o_slot = b_page.to(tl.int64) * stride_block + (i_tile * BLOCK_N % PAGE + o_n % PAGE) * stride_slot
         b_page = _tile_pages(p_table, i_tile + 1, end_key, BLOCK_N, PAGE)
-        p_k = p_cache + o_slot[:, None] + o_d[None, :]
-        b_k = tl.load(p_k, mask=m_key[:, None], other=0.0)
+        b_k = tl.load(p_cache + o_slot[:, None] + o_d[None, :], mask=m_key[:, None], other=0.0)
         b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
         m_visible = m_key[None, :]
         if CAUSAL:
@@ -72,7 +73,7 @@ def _attend_tiles(
         b_base = tl.where(b_new_max == float("-inf"), 0.0, b_new_max)
         b_weight = tl.exp2(b_score - b_base[:, None])
         b_decay = tl.exp2(b_max - b_base)
-        b_v = tl.load(p_k + HEAD_DIM, mask=m_key[:, None], other=0.0)
+        b_v = tl.load(p_cache + HEAD_DIM + o_slot[:, None] + o_v[None, :], mask=m_key[:, None], other=0.0)
         b_acc = b_acc * b_decay[:, None]
         b_acc = tl.dot(b_weight.to(b_v.dtype), b_v, b_acc, input_precision=PRECISION)
         b_sum = b_sum * b_decay[:, None] + b_weight
@@ -94,18 +95,22 @@ def attend_kernel(
     stride_cross_block, stride_cross_head, stride_cross_slot, stride_cross_table,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SELF_PAGE: tl.constexpr, CROSS_PAGE: tl.constexpr,
-    SPLIT: tl.constexpr, JOIN: tl.constexpr, JOIN_D: tl.constexpr, BLOCK_S: tl.constexpr,
+    SLICES: tl.constexpr, SPLIT: tl.constexpr, JOIN: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_E: tl.constexpr,
     PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one request, KV head and split; grid `(max_splits * row blocks, kv_heads, requests)`.
+    """Attention of one request, KV head, split and slice.
+
+    Grid `(slices * max_splits * row blocks, kv_heads, requests)`.
 
     Writes `out` where the request has one split, else `partial` `[max_splits, num_tokens, num_heads, head_dim]` (each
     split's own softmax, normalised) and `lse` `[max_splits, num_tokens, num_heads]` (log2 of its denominator, -inf for
-    no key). With JOIN the program of a row block that finishes last writes `out` from them; `done` `[requests,
-    kv_heads, row blocks]` counts the finished ones, and is zero before and after.
+    no key; every slice writes the same). With JOIN the program of a slice of a row block that finishes last writes
+    `out` from them; `done` `[requests, kv_heads, row blocks, slices]` counts the finished ones, and is zero before and
+    after.
     """
-    i_split = tl.program_id(0) % max_splits
-    i_rows = tl.program_id(0) // max_splits
+    i_slice = tl.program_id(0) % SLICES  # side by side: they read the same keys
+    i_split = tl.program_id(0) // SLICES % max_splits
+    i_rows = tl.program_id(0) // SLICES // max_splits
     i_kv_head = tl.program_id(1)
     i_request = tl.program_id(2)
 
@@ -138,21 +143,23 @@ def attend_kernel(
     o_token = (first_token + o_query).to(tl.int64)
     o_pos = self_len - query_len + o_query
     o_d = tl.arange(0, HEAD_DIM)
+    BLOCK_V: tl.constexpr = HEAD_DIM // SLICES  # noqa: N806
+    o_v = i_slice * BLOCK_V + tl.arange(0, BLOCK_V)
     p_q_row = p_q + o_token * stride_q_token + o_head * stride_q_head
     b_q = tl.load(p_q_row[:, None] + o_d[None, :], mask=m_row[:, None], other=0.0)
     b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     b_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    b_acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    b_acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     b_acc, b_max, b_sum = _attend_tiles(
         b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
         b_self_page, self_tile, first_tile + tl.minimum(end, n_self), first_key, end_key,
-        p_self + i_kv_head.to(tl.int64) * stride_self_head, p_self_row, stride_self_block, stride_self_slot,
+        p_self + i_kv_head.to(tl.int64) * stride_self_head, p_self_row, stride_self_block, stride_self_slot, o_v,
         True, HEAD_DIM, BLOCK_N, SELF_PAGE, PRECISION,
     )  # fmt: skip
     b_acc, b_max, b_sum = _attend_tiles(
         b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
         b_cross_page, cross_tile, end - n_self, 0, cross_len,
-        p_cross + i_kv_head.to(tl.int64) * stride_cross_head, p_cross_row, stride_cross_block, stride_cross_slot,
+        p_cross + i_kv_head.to(tl.int64) * stride_cross_head, p_cross_row, stride_cross_block, stride_cross_slot, o_v,
         False, HEAD_DIM, BLOCK_N, CROSS_PAGE, PRECISION,
     )  # fmt: skip
 
@@ -165,22 +172,23 @@ def attend_kernel(
         o_token_head = o_token * NUM_HEADS + o_head
         o_mine = i_split * stride_split + o_token_head
         tl.store(p_lse + o_mine, tl.where(b_sum > 0.0, b_max + tl.log2(b_total), float("-inf")), mask=m_row)
-        tl.store(p_partial + o_mine[:, None] * HEAD_DIM + o_d[None, :], b_out, mask=m_row[:, None])
+        tl.store(p_partial + o_mine[:, None] * HEAD_DIM + o_v[None, :], b_out, mask=m_row[:, None])
         if JOIN:
             # All threads' stores come before the one thread's release, and its acquire before all threads' loads.
             tl.debug_barrier()
-            p_mine = p_done + (i_request * tl.num_programs(1) + i_kv_head) * (
-                tl.num_programs(0) // max_splits
-            ) + i_rows  # fmt: skip
+            n_blocks = tl.num_programs(0) // SLICES // max_splits
+            i_block = (i_request * tl.num_programs(1) + i_kv_head) * n_blocks + i_rows
+            p_mine = p_done + i_block * SLICES + i_slice
             if tl.atomic_add(p_mine, 1, sem="acq_rel") == n_splits - 1:
                 tl.debug_barrier()
-                join_rows(
-                    p_out_row, p_partial, p_lse, o_token_head, m_row, n_splits, stride_split,
-                    BLOCK_M, HEAD_DIM, JOIN_D, BLOCK_S,
+                join_slice(
+                    p_out, p_partial, p_lse, first_token, query_len, i_rows, i_kv_head, i_slice, n_splits,
+                    stride_split, stride_out_token, stride_out_head,
+                    NUM_HEADS, GROUP, HEAD_DIM, BLOCK_M, BLOCK_V, BLOCK_S, BLOCK_E,
                 )  # fmt: skip
                 tl.store(p_mine, 0)  # for the next launch
     else:
-        tl.store(p_out_row[:, None] + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
+        tl.store(p_out_row[:, None] + o_v[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
 
 
 @triton.jit

@@ -13,12 +13,12 @@ from functools import cache
 import torch
 
 from plugin.attention.launch_shape import (
-    FUSED_ROWS,
     HEAD_DIMS,
-    JOIN_ELEMENTS,
     LaunchShape,
     choose_launch_shape,
     join_block_d,
+    join_block_e,
+    join_block_s,
     power_of_two,
 )
 from plugin.attention.torch_paged import Pages
@@ -32,7 +32,7 @@ UNWINDOWED = 2**30
 INTERPRETED_SMS = 4
 
 COUNTERS = 2**16
-"""Row blocks, over all KV heads and requests, up to which splits are joined in the launch that attends."""
+"""Slices of row blocks, over all KV heads and requests, up to which splits are joined in the launch that attends."""
 
 
 @cache
@@ -128,7 +128,7 @@ def launch_for(
     cross_bound = cross_pages.block_table.shape[1] * cross_pages.cache.shape[2]
     return choose_launch_shape(
         max_query_len * (q.shape[1] // num_kv_heads), num_requests, num_kv_heads, q.element_size(),
-        self_bound + cross_bound, _num_sms(q.device),
+        self_bound + cross_bound, _num_sms(q.device), q.shape[2],
     )  # fmt: skip
 
 
@@ -194,14 +194,17 @@ def merged_attention(
         launch = launch_for(q, num_requests, max_query_len, self_pages, cross_pages, window)
     block_n = whole_tiles(launch.block_n, mine.shape[2], theirs.shape[2])
     split_tiles, splits = max(launch.split_tokens // block_n, 1), launch.splits
-    fused = splits > 1 and launch.fused and num_requests * num_kv_heads * launch.row_blocks <= COUNTERS
+    if head_dim % launch.slices or head_dim // launch.slices < 16:
+        raise ValueError(f"{launch.slices} slices of head_dim {head_dim} are not of 16 values at least")
+    counters = num_requests * num_kv_heads * launch.row_blocks * launch.slices
+    fused = splits > 1 and launch.fused and counters <= COUNTERS
     overlap = launches_overlap(q.device)
     window = UNWINDOWED if window is None else window
     partial, lse = out, out
     if splits > 1:
         partial = torch.empty(splits, num_tokens, num_heads, head_dim, dtype=torch.float32, device=q.device)
         lse = torch.empty(splits, num_tokens, num_heads, dtype=torch.float32, device=q.device)
-    attend_kernel[(splits * launch.row_blocks, num_kv_heads, num_requests)](
+    attend_kernel[(launch.slices * splits * launch.row_blocks, num_kv_heads, num_requests)](
         q, out, partial, lse, _finished(q.device) if fused else out, query_start,
         mine, self_pages.block_table, self_pages.seq_lens, theirs, cross_pages.block_table, cross_pages.seq_lens,
         num_tokens, window, split_tiles, splits, scale * math.log2(math.e),
@@ -209,8 +212,8 @@ def merged_attention(
         *mine.stride()[:3], self_pages.block_table.stride(0), *theirs.stride()[:3], cross_pages.block_table.stride(0),
         NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim,
         BLOCK_M=launch.block_m, BLOCK_N=block_n, SELF_PAGE=mine.shape[2], CROSS_PAGE=theirs.shape[2],
-        SPLIT=splits > 1, JOIN=fused, JOIN_D=min(JOIN_ELEMENTS // launch.block_m, head_dim),
-        BLOCK_S=max(power_of_two(splits), FUSED_ROWS // launch.block_m) if fused else 1,
+        SLICES=launch.slices, SPLIT=splits > 1, JOIN=fused, BLOCK_S=join_block_s(splits) if fused else 1,
+        BLOCK_E=join_block_e(splits, launch.block_m, head_dim // launch.slices) if fused else 1,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip

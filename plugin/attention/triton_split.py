@@ -32,7 +32,9 @@ def plan_splits(
     first_tile = first_key // BLOCK_N
     n_self = tl.maximum(tl.cdiv(end_key, BLOCK_N) - first_tile, 0)
     n_tiles = n_self + tl.cdiv(cross_len, BLOCK_N)
-    n_mine = tl.maximum(tl.cdiv(n_tiles, tl.minimum(tl.maximum(n_tiles // split_tiles, 1), max_splits)), 1)
+    n_mine = tl.maximum(
+        tl.cdiv(n_tiles, tl.minimum(tl.maximum(tl.cdiv(n_tiles, split_tiles), 1), max_splits)), 1
+    )
     n_splits = tl.maximum(tl.cdiv(n_tiles, n_mine), 1)
     return (
         first_token, query_len, self_len, cross_len, first_key, end_key, first_tile, n_self, n_tiles, n_mine, n_splits,
@@ -40,35 +42,54 @@ def plan_splits(
 
 
 @triton.jit
-def join_rows(
-    p_out_row, p_partial, p_lse, o_token_head, m_row, n_splits, stride_split,
-    BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
+def join_splits(
+    p_out, p_partial, p_lse, o_token, o_head, o_d, m_row, n_splits, stride_split, stride_out_token, stride_out_head,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Join the splits of a block of rows, as the program that finished last; `p_out_row` `[BLOCK_M]` are the rows.
+    """Join the splits of some rows, each a token and a head (`o_token`, `o_head`, `m_row`: `[BLOCK_R]`), in the places
+    `o_d` `[BLOCK_D]` of the head.
 
-    Loads go past the L1 cache: other multiprocessors wrote these values.
+    All splits are loaded at once, without waiting for the weights, and past the L1 cache: other multiprocessors wrote
+    them.
     """
     o_split = tl.arange(0, BLOCK_S)
-    m_split = m_row[:, None] & (o_split < n_splits)[None, :]
-    b_lse = tl.load(
-        p_lse + o_split[None, :] * stride_split + o_token_head[:, None],
-        mask=m_split, other=float("-inf"), cache_modifier=".cg",
+    m_split = (o_split < n_splits)[:, None] & m_row[None, :]
+    o_part = o_split.to(tl.int64)[:, None] * stride_split + (o_token * NUM_HEADS + o_head)[None, :]
+    b_lse = tl.load(p_lse + o_part, mask=m_split, other=float("-inf"), cache_modifier=".cg")
+    b_part = tl.load(
+        p_partial + o_part[:, :, None] * HEAD_DIM + o_d[None, None, :],
+        mask=m_split[:, :, None], other=0.0, cache_modifier=".cg",
     )  # fmt: skip
-    top = tl.max(b_lse, 1)
-    b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    total = tl.sum(b_weight, 1)
-    b_weight = b_weight / tl.where(total > 0.0, total, 1.0)[:, None]
-    for first_d in range(0, HEAD_DIM, BLOCK_D):
-        o_d = first_d + tl.arange(0, BLOCK_D)
-        p_part = p_partial + o_token_head[:, None] * HEAD_DIM + o_d[None, :]
-        b_out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        for i_split in range(n_splits):
-            b_mine = tl.sum(tl.where((o_split == i_split)[None, :], b_weight, 0.0), 1)
-            b_part = tl.load(p_part, mask=m_row[:, None], other=0.0, cache_modifier=".cg")
-            b_out += b_part * b_mine[:, None]
-            p_part += stride_split * HEAD_DIM
-        b_out = b_out.to(p_out_row.dtype.element_ty)
-        tl.store(p_out_row[:, None] + o_d[None, :], b_out, mask=m_row[:, None])
+    top = tl.max(b_lse, 0)
+    b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top)[None, :])
+    total = tl.sum(b_weight, 0)
+    b_out = tl.sum(b_part * b_weight[:, :, None], 0) / tl.where(total > 0.0, total, 1.0)[:, None]
+    p_row = p_out + o_token * stride_out_token + o_head * stride_out_head
+    tl.store(p_row[:, None] + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
+
+
+@triton.jit
+def join_slice(
+    p_out, p_partial, p_lse, first_token, query_len, i_rows, i_kv_head, i_slice, n_splits,
+    stride_split, stride_out_token, stride_out_head,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """Join the splits of a block of rows and a slice of the values, `BLOCK_E` results at a time, as the program that
+    finished last."""
+    BLOCK_D: tl.constexpr = min(BLOCK_V, BLOCK_E)  # noqa: N806
+    BLOCK_R: tl.constexpr = BLOCK_E // BLOCK_D  # noqa: N806
+    n_rows = tl.minimum(query_len * GROUP - i_rows * BLOCK_M, BLOCK_M)
+    for first_row in range(0, n_rows, BLOCK_R):
+        o_row = first_row + tl.arange(0, BLOCK_R)
+        o_query = (i_rows * BLOCK_M + o_row) // GROUP
+        o_head = i_kv_head * GROUP + (i_rows * BLOCK_M + o_row) % GROUP
+        for first_d in range(0, BLOCK_V, BLOCK_D):
+            join_splits(
+                p_out, p_partial, p_lse, (first_token + o_query).to(tl.int64), o_head,
+                i_slice * BLOCK_V + first_d + tl.arange(0, BLOCK_D), o_row < n_rows, n_splits,
+                stride_split, stride_out_token, stride_out_head, NUM_HEADS, HEAD_DIM, BLOCK_S,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_tokens", "window", "split_tiles", "max_splits"])
@@ -96,18 +117,9 @@ def join_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if (i_row // GROUP >= query_len) | (n_splits == 1):
         return
-    i_token = (first_token + i_row // GROUP).to(tl.int64)
-    i_head = i_kv_head * GROUP + i_row % GROUP
-    o_split = tl.arange(0, BLOCK_S)
-    o_d = i_d * BLOCK_D + tl.arange(0, BLOCK_D)
-    o_row = (o_split * num_tokens.to(tl.int64) + i_token) * NUM_HEADS + i_head
-    m_split = o_split < n_splits
-    b_lse = tl.load(p_lse + o_row, mask=m_split, other=float("-inf"))
-    # Loaded without waiting for the weights.
-    b_part = tl.load(p_partial + o_row[:, None] * HEAD_DIM + o_d[None, :], mask=m_split[:, None], other=0.0)
-    top = tl.max(b_lse, 0)
-    b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top))
-    total = tl.sum(b_weight, 0)
-    b_out = tl.sum(b_part * b_weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
-    p_row = p_out + i_token * stride_out_token + i_head * stride_out_head
-    tl.store(p_row + o_d, b_out.to(p_out.dtype.element_ty))
+    o_row = i_row + tl.arange(0, 1)
+    join_splits(
+        p_out, p_partial, p_lse, (first_token + o_row // GROUP).to(tl.int64), i_kv_head * GROUP + o_row % GROUP,
+        i_d * BLOCK_D + tl.arange(0, BLOCK_D), o_row >= 0, n_splits,
+        num_tokens.to(tl.int64) * NUM_HEADS, stride_out_token, stride_out_head, NUM_HEADS, HEAD_DIM, BLOCK_S,
+    )  # fmt: skip

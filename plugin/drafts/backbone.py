@@ -24,6 +24,7 @@ from plugin.drafts.checkpoint import read_draft
 from plugin.drafts.location import download, locate
 from plugin.drafts.safetensors_header import loaded_files
 from plugin.drafts.tensors import never_zero
+from plugin.projection import few_tokens
 
 
 def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) -> torch.Tensor:
@@ -50,7 +51,7 @@ def shared_slots(slots: torch.Tensor | list[torch.Tensor | None] | None) -> torc
 
 
 class DraftLayer(DFlashQwen3DecoderLayer):
-    """vLLM's layer; on CUDA with attention of our own where it serves (`fused`)."""
+    """vLLM's layer; on CUDA with attention of our own where it serves (`fused`), and with our own projections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,6 +69,9 @@ class DraftLayer(DFlashQwen3DecoderLayer):
             hidden_states, residual = self.input_layernorm(hidden_states, residual)
         hidden_states = block_attention(self.self_attn, positions, hidden_states)
         hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        if few_tokens.plain(self.mlp.gate_up_proj):
+            gated = few_tokens.gated(self.mlp.gate_up_proj, hidden_states, "silu")
+            return few_tokens.linear(self.mlp.down_proj, gated), residual
         return self.mlp(hidden_states), residual
 
 
@@ -142,6 +146,10 @@ class DraftModel(DFlashQwen3ForCausalLM):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.allow_patterns_overrides = loaded_files(self.draft_model_config.model)
+        # vLLM's DFlash loader gives a draft without weights of its own (dummy ones) the verifier's head, whatever its
+        # size: eight times the rows of a reduced vocabulary, read in every draft. Its DSpark loader compares the sizes;
+        # unnecessary once DFlash's does.
+        self.has_own_lm_head = self.draft_id_to_target_id is not None
 
     def compute_draft_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`[num_rows, hidden_size]` -> logits over the draft's own vocabulary, `[num_rows, draft_vocab_size]`."""
@@ -153,6 +161,14 @@ class DraftModel(DFlashQwen3ForCausalLM):
         if self.draft_id_to_target_id is None:
             return draft_ids
         return draft_ids + self.draft_id_to_target_id[draft_ids]
+
+    def pick(self, logits: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The verifier ids `[num_rows]` of the largest of `logits + bias`, each `[num_rows, draft_vocab_size]`."""
+        if logits.is_cuda and logits.stride(-1) == 1:
+            from plugin.drafts import triton_pick
+
+            return triton_pick.pick(logits, bias, self.draft_id_to_target_id)
+        return self.map_draft_to_target((logits if bias is None else logits + bias).argmax(dim=-1))
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load a checkpoint in Speculators naming.

@@ -20,6 +20,7 @@ from plugin.attention.backend import MergedBackend, MergedImpl, MergedMetadata, 
 from plugin.attention.launch_shape import HEAD_DIMS
 from plugin.attention.paged import merged_attention, write_pages
 from plugin.attention.torch_paged import Pages
+from plugin.projection import few_tokens
 
 
 @dataclass(slots=True)
@@ -172,14 +173,13 @@ def block_attention(
     attention: DFlashQwen3Attention, positions: torch.Tensor, hidden_states: torch.Tensor
 ) -> torch.Tensor:
     """`DFlashQwen3Attention.forward` with norm, rotation and page write in one launch: `[num_tokens, hidden_size]`."""
-    qkv, _ = attention.qkv_proj(hidden_states)
+    qkv = few_tokens.linear(attention.qkv_proj, hidden_states)
     out = qkv.new_empty(qkv.shape[0], attention.num_heads, attention.head_dim)
     torch.ops.vllm.t5gemma2_block_attention(
         qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight, attention.k_norm.weight,
         attention.q_norm.variance_epsilon, out, attention.attn.layer_name,
     )  # fmt: skip
-    projected, _ = attention.o_proj(out.flatten(1))
-    return projected
+    return few_tokens.linear(attention.o_proj, out.flatten(1))
 
 
 def attend_in_blocks(attention: DFlashQwen3Attention) -> bool:

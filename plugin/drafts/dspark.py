@@ -15,8 +15,8 @@ from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 from plugin.drafts.backbone import DraftBackbone, DraftModel
 from plugin.drafts.markov import MarkovHead
 
-Sample = Callable[[torch.Tensor, int], torch.Tensor]
-"""Draft-vocabulary logits `[num_requests, draft_vocab_size]` and the step -> verifier token ids `[num_requests]`."""
+Sample = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""Logits and their bias, each `[num_requests, draft_vocab_size]`, and the step -> verifier ids `[num_requests]`."""
 
 
 class DSparkBackbone(DraftBackbone):
@@ -62,7 +62,7 @@ class T5Gemma2DSparkDraftModel(DraftModel):
             anchor_hidden: `[num_requests, hidden_size]`, the anchor's own slot where it does not predict: training runs
                 the head over the whole block, so an rnn head's state passes through it. None where it predicts.
             anchors: `[num_requests]`, the last accepted tokens.
-            sample: picks the next tokens from biased logits.
+            sample: picks the next tokens from logits and their bias.
 
         Returns:
             Draft tokens `[num_requests, K]` in the verifier's vocabulary.
@@ -75,7 +75,7 @@ class T5Gemma2DSparkDraftModel(DraftModel):
         tokens = []
         for k in range(hidden.shape[1]):
             bias, state = head(head.embed(previous), hidden[:, k], state)
-            previous = sample(base[:, k] + bias, k)
+            previous = sample(base[:, k], bias, k)
             tokens.append(previous)
         return torch.stack(tokens, dim=1)
 

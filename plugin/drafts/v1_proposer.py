@@ -64,6 +64,6 @@ class BlockProposer(DFlashProposer):
             hidden[:, first:],
             hidden[:, 0] if first else None,
             self._anchors.long(),
-            lambda logits, step: model.map_draft_to_target(logits.argmax(dim=-1)),
+            lambda logits, bias, step: model.pick(logits, bias),
         )
         return tokens.flatten(), None

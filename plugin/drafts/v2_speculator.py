@@ -1,11 +1,41 @@
-"""The V2 runner's speculator for DSpark: vLLM's own, sampling through our heads.
+"""The V2 runner's speculators: vLLM's own, but for how they pick tokens.
 
-vLLM's DSpark knows the vanilla Markov head; gated and rnn heads also read the backbone's states. The loop below is
-captured in the draft's CUDA graph like vLLM's.
+vLLM's DSpark knows the vanilla Markov head; gated and rnn heads also read the backbone's states. Greedy drafts of all
+families are picked in the draft's own vocabulary: vLLM's DFlash scatters the logits over the verifier's first, eight
+times as many. All of it is captured in the draft's CUDA graph like vLLM's.
 """
 
+from typing import Any
+
 import torch
+from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from vllm.v1.worker.gpu.spec_decode.dspark.speculator import DSparkSpeculator
+
+
+class BlockSpeculator(DFlashSpeculator):
+    """DFlash and DFlare."""
+
+    def sample_draft(
+        self,
+        hidden_states: torch.Tensor,
+        sample_src_positions: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        draft_step: torch.Tensor,
+        draft_logits: torch.Tensor | None,
+        spec_step_idx: int = 0,
+    ) -> torch.Tensor:
+        """Draft tokens `[num_rows]` from normed backbone states `[num_rows, hidden_size]`."""
+        model: Any = self.model
+        if draft_logits is None and self.acceptance_estimator is None:
+            picked: torch.Tensor = model.pick(model.compute_draft_logits(hidden_states))
+            return picked
+        sampled: torch.Tensor = super().sample_draft(
+            hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
+            spec_step_idx,
+        )  # fmt: skip
+        return sampled
 
 
 class MarkovSpeculator(DSparkSpeculator):
@@ -27,11 +57,20 @@ class MarkovSpeculator(DSparkSpeculator):
         positions = self.sample_pos[:rows].view(num_reqs, steps)
         first = self._anchor_idx[:num_reqs]
         anchors = self.input_buffers.input_ids[first].long()
+        greedy = self.draft_logits is None and self.acceptance_estimator is None
+
+        def pick(logits: torch.Tensor, bias: torch.Tensor, step: int) -> torch.Tensor:
+            picked: torch.Tensor = model.pick(logits, bias)
+            return picked
+
+        def sample(logits: torch.Tensor, bias: torch.Tensor, step: int) -> torch.Tensor:
+            return self._sample_logits(logits + bias, slots[:, step], positions[:, step], step)
+
         tokens = model.sample_block(
             hidden,
             None if self.sample_from_anchor else head_hidden[first],
             anchors,
-            lambda logits, step: self._sample_logits(logits, slots[:, step], positions[:, step], step),
+            pick if greedy else sample,
         )
         self.draft_tokens[:num_reqs] = tokens
         if self.use_confidence_head:

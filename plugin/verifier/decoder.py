@@ -10,6 +10,7 @@ from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 from vllm.model_executor.models.interfaces import EagleModelMixin
 
 from plugin.attention.merged import MergedAttention
+from plugin.projection import few_tokens
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
 from plugin.verifier.residual_norm import norm_add_norm
 
@@ -47,12 +48,11 @@ class DecoderAttention(AttentionProjections):
         self, positions: torch.Tensor, hidden_states: torch.Tensor, encoder_states: torch.Tensor | None
     ) -> torch.Tensor:
         if self.attn.fused:  # the encoder's keys are in their pages before the decoder runs
-            qkv, _ = self.qkv_proj(hidden_states)
+            qkv = few_tokens.linear(self.qkv_proj, hidden_states)
             attended = self.attn.forward_projected(
                 qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm, self.k_norm
             )
-            out, _ = self.o_proj(attended.flatten(1))
-            return out
+            return few_tokens.linear(self.o_proj, attended.flatten(1))
         q, k, v = self.qkv(hidden_states, positions)
         cross_k, cross_v = (None, None) if encoder_states is None else self.cross_kv(encoder_states)
         out, _ = self.o_proj(self.attn(q, k, v, cross_k, cross_v).flatten(1))
@@ -90,7 +90,9 @@ class DecoderLayer(nn.Module):
         hidden_states, residual, _ = norm_add_norm(
             attended, residual, self.post_self_attn_layernorm, self.pre_feedforward_layernorm
         )
-        return norm_add_norm(self.mlp(hidden_states), residual, self.post_feedforward_layernorm, next_norm)
+        return norm_add_norm(
+            self.mlp.forward_few(hidden_states), residual, self.post_feedforward_layernorm, next_norm
+        )
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "encoder_states": 0})

@@ -11,6 +11,8 @@ from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVPar
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from plugin.projection import few_tokens
+
 
 class ScaledEmbedding(VocabParallelEmbedding):
     """The token table of encoder, decoder, head and draft. `forward` is the raw lookup, `scaled` what the verifier
@@ -50,11 +52,20 @@ class GatedMLP(nn.Module):
             config.intermediate_size, config.hidden_size, bias=False, prefix=f"{prefix}.down_proj"
         )
         self.act_fn = get_act_and_mul_fn(config.hidden_activation)
+        self.gelu = config.hidden_activation == "gelu_pytorch_tanh"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate_up, _ = self.gate_up_proj(x)
         x, _ = self.down_proj(self.act_fn(gate_up))
         return x
+
+    def forward_few(self, x: torch.Tensor) -> torch.Tensor:
+        """The same, as a decoder's step wants it: see `plugin.projection.few_tokens`."""
+        if self.gelu and few_tokens.plain(self.gate_up_proj):
+            x = few_tokens.gated(self.gate_up_proj, x, "gelu")
+        else:
+            x = self.act_fn(self.gate_up_proj(x)[0])
+        return few_tokens.linear(self.down_proj, x)
 
 
 class AttentionProjections(nn.Module):

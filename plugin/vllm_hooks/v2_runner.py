@@ -128,9 +128,10 @@ def mixed_decode_graphs() -> None:
 
 def dspark_speculator() -> None:
     """The V2 runner picks its speculator by method; our DSpark runs as "dflash" like the others and needs vLLM's DSpark
-    speculator, with our heads.
+    speculator, with our heads; the others pick in their own vocabulary.
 
-    Unnecessary once vLLM picks DSpark's speculator by the draft's architecture.
+    Unnecessary once vLLM picks DSpark's speculator by the draft's architecture, and DFlash's argmax is taken before the
+    logits are scattered.
     """
     from vllm.v1.worker.gpu import spec_decode
 
@@ -139,11 +140,13 @@ def dspark_speculator() -> None:
     def make(stock: Any) -> Any:
         def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
             draft = vllm_config.speculative_config.draft_model_config
-            if draft is None or FAMILIES["dspark"].architecture not in draft.architectures:
+            if draft is None or not {f.architecture for f in FAMILIES.values()} & set(draft.architectures):
                 return stock(vllm_config, device, req_states)
-            from plugin.drafts.v2_speculator import MarkovSpeculator
+            from plugin.drafts.v2_speculator import BlockSpeculator, MarkovSpeculator
 
-            return MarkovSpeculator(vllm_config, device)
+            if FAMILIES["dspark"].architecture in draft.architectures:
+                return MarkovSpeculator(vllm_config, device)
+            return BlockSpeculator(vllm_config, device)
 
         return init_speculator
 

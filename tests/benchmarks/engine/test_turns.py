@@ -42,6 +42,9 @@ class FakeArm:
             return {"verify": [1e-3, 1e-3], "draft": [4e-4, 2e-4]}
         if "attention" in command:
             return {"attend_kernel": [6.0, 6.5, 7.0], "join_kernel": [1.0, 1.0, 1.0]}
+        if "path" in command:
+            row = {"count": 26.0, "critical_us": 150.0, "gap_us": 10.0, "duration_us": 300.0}
+            return {"verify": {"attend_kernel": row}}
         return {"bytes_per_second": 4e12}
 
 

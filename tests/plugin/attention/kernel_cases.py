@@ -52,6 +52,7 @@ def batch(query_lens: list[int], self_lens: list[int], cross_lens: list[int], **
 CASES: dict[str, tuple[BatchSpec, int | None, LaunchShape | None]] = {
     "prefill of the start token": (batch([1], [1], [1]), None, launch(1)),
     "prefill beside decodes": (batch([1, 1, 1], [1, 5, 33], [3, 40, 17]), None, launch(1)),
+    "more rows than tokens and heads": (batch([4, 1], [37, 20], [18, 40]), None, launch(3, block_m=64)),
     "launch chosen by the module": (batch([1, 1], [20, 5], [3, 40]), None, None),
     "verification, K = 3": (batch([4, 4], [4, 37], [6, 18]), None, launch(1)),
     "verification, K = 15, in two row blocks": (
@@ -120,6 +121,12 @@ CASES |= {
     for name, (spec, window, shape) in CASES.items()
     if shape is not None and shape.splits > 1
 }
+# And with the values' head_dim shared out.
+CASES |= {
+    f"{name}, in slices": (spec, window, replace(shape, slices=2))
+    for name, (spec, window, shape) in CASES.items()
+    if shape is not None and ("joined" in name or shape.splits == 1)
+}
 
 
 def attend(inputs: PagedBatch, window: int | None, shape: LaunchShape | None) -> torch.Tensor:
@@ -173,6 +180,7 @@ def unfinished(device: str) -> int:
 SHARED = {
     "joined by the last": launch(6, block_m=32, split_tokens=16, fused=True),
     "joined by a launch": launch(6, block_m=32, split_tokens=16),
+    "joined by the last, in slices": replace(launch(6, block_m=32, split_tokens=16, fused=True), slices=2),
 }
 
 

@@ -46,13 +46,27 @@ def test_a_batch_that_fills_the_device_is_not_split():
 
 
 def test_a_short_request_is_not_split_finer_than_its_keys():
-    assert choose_launch_shape(4, 1, 1, 2, 200, SMS).splits == 3
-    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 1
+    assert choose_launch_shape(4, 1, 1, 2, 192, SMS).splits == 6
+    assert choose_launch_shape(4, 1, 1, 2, 40, SMS).splits == 2
+    assert choose_launch_shape(4, 1, 1, 2, 32, SMS).splits == 1
 
 
-@pytest.mark.parametrize(("requests", "fused"), [(1, False), (64, True)])
-def test_few_splits_are_joined_where_they_are_attended(requests, fused):
-    assert choose_launch_shape(32, requests, 1, 2, 3072, SMS).fused == fused
+@pytest.mark.parametrize(("rows", "requests"), [(4, 1), (32, 1), (32, 4), (64, 1)])
+def test_few_programs_share_out_the_values_and_join_where_they_attend(rows, requests):
+    shape = choose_launch_shape(rows, requests, 1, 2, 3072, SMS)
+    assert shape.fused
+    assert 1 < shape.slices <= shape.splits
+    assert SMS / 2 < shape.slices * shape.splits * requests <= 2 * SMS
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
+def test_a_slice_has_sixteen_values_at_least(head_dim):
+    shape = choose_launch_shape(32, 1, 1, 2, 3072, SMS, head_dim)
+    assert head_dim // shape.slices >= 16
+
+
+def test_a_full_device_reads_every_key_once():
+    assert choose_launch_shape(32, 64, 1, 2, 3072, SMS).slices == 1
 
 
 @pytest.mark.parametrize(
@@ -63,3 +77,9 @@ def test_a_page_that_holds_a_tile_holds_whole_tiles(block_n, pages, whole):
     from plugin.attention.triton_kernel import whole_tiles
 
     assert whole_tiles(block_n, *pages) == whole
+
+
+def test_a_request_that_may_be_long_is_joined_in_a_launch_of_its_own():
+    short, long = (choose_launch_shape(32, 1, 1, 2, tokens, SMS) for tokens in (4096, 4097))
+    assert (short.fused, long.fused) == (True, False)
+    assert (long.slices, long.splits) == (1, 65)

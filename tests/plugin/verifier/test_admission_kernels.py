@@ -21,7 +21,7 @@ from tests.plugin.verifier.admission_cases import (
     sandwich_difference,
 )
 
-STEPS = 5
+STEPS = 8
 """Roundings of the result's type that the order of a sum may cost."""
 
 

@@ -76,6 +76,7 @@ def test_overrides_take_what_vllm_gives():
         "T5Gemma2ModelState",
         "DecodeGraphManager",
         "EncoderGraphs",
+        "BlockSpeculator",
         "MarkovSpeculator",
         "BlockProposer",
         "SelfCache",

@@ -1,0 +1,1 @@
+"""Linear projections of few tokens: reading weights at the memory's speed."""

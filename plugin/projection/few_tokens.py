@@ -1,0 +1,93 @@
+"""Projections of few tokens, a decode step's: a program of our own on CUDA, vLLM's layer else."""
+
+from typing import Any
+
+import torch
+from vllm import envs
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import direct_register_custom_op
+
+MAX_TOKENS = 16
+"""Tokens of a step up to which the weights are read by our own program; 0 leaves all steps to cuBLAS."""
+
+
+def _serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the program takes these: 16-bit, few tokens, and no request for results that do not depend on them."""
+    return (
+        0 < x.shape[0] <= MAX_TOKENS
+        and x.dtype in (torch.bfloat16, torch.float16)
+        and x.stride(1) == 1
+        and weight.is_contiguous()
+        and not envs.VLLM_BATCH_INVARIANT
+    )
+
+
+def linear_op(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Body of the custom op `t5gemma2_linear`; see `linear`."""
+    from plugin.projection import triton_linear
+
+    if _serves(x, weight) and (cut := triton_linear.choose_cut(*weight.shape)) is not None:
+        return triton_linear.project(x, weight, cut)
+    return torch.nn.functional.linear(x, weight)
+
+
+def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
+    """Body of the custom op `t5gemma2_gated`; see `gated`."""
+    from plugin.projection import triton_linear
+
+    if _serves(x, weight):
+        cut = triton_linear.choose_cut(weight.shape[0], weight.shape[1])
+        if cut is not None and weight.shape[0] % (2 * cut.block_n) == 0:
+            return triton_linear.project(x, weight, cut, act)
+    both = torch.nn.functional.linear(x, weight)
+    if x.is_cuda:  # torch.compile does not see this: vLLM's own kernel, one launch
+        out = both.new_empty(both.shape[0], both.shape[1] // 2)
+        kernel = torch.ops._C.silu_and_mul if act == "silu" else torch.ops._C.gelu_tanh_and_mul
+        kernel(out, both)
+        return out
+    gate, up = both.chunk(2, dim=-1)
+    if act == "silu":
+        return torch.nn.functional.silu(gate) * up
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+def _linear_fake(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Shape function for torch.compile."""
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _gated_fake(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
+    """Shape function for torch.compile."""
+    return x.new_empty(x.shape[0], weight.shape[0] // 2)
+
+
+direct_register_custom_op(op_name="t5gemma2_linear", op_func=linear_op, fake_impl=_linear_fake)
+direct_register_custom_op(op_name="t5gemma2_gated", op_func=gated_op, fake_impl=_gated_fake)
+
+
+def plain(layer: Any) -> bool:
+    """Whether `layer` is an unquantised linear layer without bias on CUDA, which the ops may take over."""
+    return (
+        current_platform.is_cuda()
+        and layer.bias is None
+        and isinstance(layer.quant_method, UnquantizedLinearMethod)
+    )
+
+
+def linear(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """`layer(x)` for a vLLM linear layer: `[num_tokens, inputs]` -> `[num_tokens, outputs]`."""
+    if plain(layer):
+        found: torch.Tensor = torch.ops.vllm.t5gemma2_linear(x, layer.weight)
+        return found
+    out: torch.Tensor = layer(x)[0]
+    return out
+
+
+def gated(layer: Any, x: torch.Tensor, act: str) -> torch.Tensor:
+    """`act(gate x) * up x` of a plain merged layer, gate above up; `act` is "silu" or "gelu" (its tanh form).
+
+    `[num_tokens, inputs]` -> `[num_tokens, outputs / 2]`.
+    """
+    found: torch.Tensor = torch.ops.vllm.t5gemma2_gated(x, layer.weight, act)
+    return found
