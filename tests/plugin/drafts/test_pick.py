@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,10 +43,11 @@ def test_on_the_cpu_the_model_picks_with_pytorch() -> None:
 
 @pytest.mark.parametrize(("reduced", "own"), [(True, True), (False, False)])
 def test_a_reduced_vocabulary_means_a_head_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, reduced: bool, own: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reduced: bool, own: bool
 ) -> None:
     def stock(self: Any, *, vllm_config: Any, prefix: str) -> None:
         torch.nn.Module.__init__(self)
+        self.draft_model_config = SimpleNamespace(model=str(tmp_path))
         self.draft_id_to_target_id = torch.zeros(2) if reduced else None
 
     monkeypatch.setattr(DraftModel.__bases__[0], "__init__", stock)
