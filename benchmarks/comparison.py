@@ -132,19 +132,21 @@ class Comparison:
         """From the requests, the server's counters over them (drafts, accepted by position) and the walk.
 
         Raises:
-            BenchError: nothing was drafted, or the counters are not those of the requests' steps.
+            BenchError: nothing was drafted, or the counters are not those of the requests' steps. The server counts
+                steps whole and an answer what is in it, so a request's last step may have more at a position.
         """
 
         def by_position(runs: Sequence[int]) -> list[int]:
             return [sum(run > position for run in runs) for position in range(len(accepted))]
 
-        runs = [count for request in requests for count in request.accepted]
-        if not drafts or (drafts, list(accepted)) != (len(runs), by_position(runs)):
+        runs = [count for request in requests for count in request.inside()]
+        inside = by_position(runs)
+        behind = [served - told for served, told in zip(accepted, inside, strict=True)]
+        if not drafts or drafts != len(runs) or min(behind) < 0 or max(behind) > len(requests):
             raise BenchError(
                 f"the server counted {drafts} drafts and {list(accepted)} accepted, its answers tell of"
-                f" {len(runs)} and {by_position(runs)}"
+                f" {len(runs)} and {inside}"
             )
-        inside = by_position([count for request in requests for count in request.inside()])
         columns = zip(accepted, inside, walk.matched, walk.counted, walk.correct, strict=True)
         positions = tuple(Position(position, drafts, *sums) for position, sums in enumerate(columns))
         return cls(positions, walk.tokens, walk.greedy)

@@ -61,7 +61,18 @@ def test_other_positions_do_not_decide() -> None:
     assert _compare(15, 0, 0).exit_code(0.0) == 0
 
 
-@pytest.mark.parametrize(("drafts", "accepted"), [(19, [3, 2, 1]), (21, [3, 2, 1]), (20, [3, 2, 2])])
+@pytest.mark.parametrize("told", [5, 3], ids=["whole steps", "what is in the answer"])
+def test_an_answer_may_leave_out_what_is_behind_its_end(told: int) -> None:
+    """Seven tokens, of which the last step's third is the end token; the server counts the five that it accepted."""
+    request = Request([2], [11, 12, 13, 14, 15, 16, 1], [2, told])
+    walk = Walk(2, counted=[2] * 5, correct=[2] * 5, matched=[2, 2, 1, 0, 0], tokens=7, greedy=7)
+    positions = Comparison.of([request], 2, [2, 2, 1, 1, 1], walk).positions
+    assert [position.inside for position in positions] == [2, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "accepted"), [(19, [3, 2, 1]), (21, [3, 2, 1]), (20, [3, 2, 3]), (20, [3, 2, 0])]
+)
 def test_other_counts_than_the_answers_tell_are_refused(drafts: int, accepted: list[int]) -> None:
     words = (
         f"the server counted {drafts} drafts and {accepted} accepted, its answers tell of 20 and [3, 2, 1]"
