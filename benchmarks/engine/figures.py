@@ -83,7 +83,8 @@ def graph_figures(
 def host_figures(
     seconds: Seconds, busy: Mapping[tuple[str, int], Mapping[int, float]], new_tokens: int
 ) -> dict[str, Figure]:
-    """Steps a second after the first, and the share of such a step in which the GPU works.
+    """Steps a second after the first, and, without a draft, the share of such a step in which the GPU works: how many
+    steps a short run with a draft takes is not known to the step.
 
     `busy`: by arm and batch, GPU seconds of whole runs of `FIRST` and `SOME` tokens.
     """
@@ -102,8 +103,8 @@ def host_figures(
                 steps / middle, min(rates), max(rates), len(rates)
             )
             gpu = busy.get((name, batch))
-            if gpu:
-                share = (gpu[SOME] - gpu[FIRST]) / ((SOME - FIRST) / a_step) / (middle / steps)
+            if gpu and name not in FAMILIES:
+                share = (gpu[SOME] - gpu[FIRST]) / (SOME - FIRST) / (middle / steps)
                 found[f"gpu_share_{name}_bs{batch}"] = median([share])
     return found
 

@@ -60,7 +60,7 @@ _TILES = {
     (16, "short"): Tile(32, 4, 2, 2.0, 4, 32, 32, True),
     (16, "several"): Tile(64, 4, 2, 2.0, 2, 4, 64, True),
     (16, "long"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, False),
-    (16, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, True),
+    (16, "many"): Tile(16, 2, 3, 4.0, 1, MAX_SPLITS, 64, False),
     (32, "short"): Tile(32, 4, 2, 2.0, 8, 16, 32, True),
     (32, "several"): Tile(64, 8, 3, 2.0, 2, 4, 192, True),
     (32, "long"): Tile(64, 8, 2, 2.0, 1, MAX_SPLITS, 64, False),

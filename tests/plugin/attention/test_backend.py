@@ -19,7 +19,11 @@ def builder(spec_class: type, num_drafts: int | None = None) -> MergedMetadataBu
         if num_drafts is None
         else SimpleNamespace(num_speculative_tokens=num_drafts, parallel_drafting=True)
     )
-    config = SimpleNamespace(speculative_config=speculative, use_v2_model_runner=True)
+    config = SimpleNamespace(
+        speculative_config=speculative,
+        use_v2_model_runner=True,
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(max_source_positions=40)),
+    )
     return MergedBackend.get_builder_cls()(spec_class(**SHAPE), ["layer"], config, torch.device("cpu"))
 
 
@@ -56,7 +60,10 @@ def test_the_cross_cache_reads_encoder_lengths():
     common = step([1, 8, 1], [0, 9, 0], [3, 40, 33])
     built = builder(CrossAttentionSpec, 7).build(0, common)
     assert built.seq_lens is common.encoder_seq_lens
-    assert built.block_table is common.block_table_tensor
+    assert torch.equal(built.block_table, common.block_table_tensor[:, :3]), (
+        "as wide as 40 encoder tokens need"
+    )
+    assert built.block_table.data_ptr() == common.block_table_tensor.data_ptr()
     assert built.max_seq_len == 40
 
 
