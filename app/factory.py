@@ -25,7 +25,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from app import errors
-from app.completions.protocol import CompletionRequest
+from app.completions.request import CompletionRequest
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
 from app.engine import Engine, EngineFactory, EnginePlan

@@ -14,12 +14,11 @@ import traceback
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.completions.body import completion
 from app.completions.choices import ChoiceWriter
 from app.completions.prompts import encoder_prompts
-from app.completions.protocol import CompletionRequest
-from app.completions.reply import wire
-from app.completions.run import Job
+from app.completions.reply import Completion, wire
+from app.completions.request import CompletionRequest
+from app.completions.run import Job, steps_of
 from app.completions.sampling import sampling_of
 from app.completions.sse import EventStream
 from app.engine import Engine, EngineDead, InvalidRequest
@@ -118,3 +117,10 @@ def _chain(error: BaseException) -> str:
         parts.append(f"{type(cause).__name__} ({where})" if where else type(cause).__name__)
         cause = cause.__cause__
     return " <- ".join(parts)
+
+
+async def completion(engine: Engine, job: Job, writer: ChoiceWriter) -> Completion:
+    """Runs the job to its end: one step a prompt, which holds its samples whole."""
+    async with steps_of(engine, job) as steps:
+        choices = [choice async for prompt, step in steps for choice in writer.write(prompt, step)]
+    return writer.completion(sorted(choices, key=lambda choice: choice.index))

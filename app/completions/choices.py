@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from app.completions.metrics import RequestMetrics, request_metrics
-from app.completions.protocol import CompletionRequest
 from app.completions.reply import Choice, Completion, LogprobWriter, plain, usage_of, wire
+from app.completions.request import CompletionRequest
 from app.completions.run import Job
 from app.engine import RequestTiming, Sample, SpecMetrics, Step
 from app.settings import Level

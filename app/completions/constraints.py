@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from app.completions.protocol import CompletionRequest
+from app.completions.request import CompletionRequest
 from app.engine import InvalidRequest
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.completions.protocol import CompletionRequest
+from app.completions.request import CompletionRequest
 from app.engine import EngineFacts, InvalidRequest, Tokenizer
 from app.tokenizing import TokenizerPool
 

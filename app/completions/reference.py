@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from app.completions.protocol import OWN_FIELDS, CompletionRequest
+from app.completions.request import OWN_FIELDS, CompletionRequest
 
 
 def table() -> str:

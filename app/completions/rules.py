@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from app.completions.protocol import REFUSED, CompletionRequest
+from app.completions.request import REFUSED, CompletionRequest
 from app.engine import EngineFacts, InvalidRequest
 
 log = logging.getLogger("app.completions")

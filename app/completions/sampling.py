@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from app.completions.constraints import constraint_of
-from app.completions.protocol import CompletionRequest
+from app.completions.request import CompletionRequest
 from app.engine import EngineFacts, Sampling
 
 

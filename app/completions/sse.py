@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from starlette.types import Send
 
 from app.completions.choices import ChoiceWriter
-from app.completions.protocol import CompletionRequest
 from app.completions.reply import usage_of, wire
+from app.completions.request import CompletionRequest
 from app.completions.run import Job, steps_of
 from app.engine import Engine, EngineFailure
 from app.errors import ApiError, ClientGone, envelope

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from app.completions import rules
 from app.completions.answer import Answer
-from app.completions.protocol import CompletionRequest
 from app.completions.reply import Completion
+from app.completions.request import CompletionRequest
 from app.errors import BodyTooLarge, NotFound, Unauthorized, documented
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from app.completions.fields import TokenIds
-from app.completions.protocol import Model
+from app.completions.request import Model
 from app.engine import Engine, InvalidRequest
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
 

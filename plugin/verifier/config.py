@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
+from plugin.verifier.encoder_capture import capture_encoder
+
 if TYPE_CHECKING:
     from transformers import T5Gemma2Config
     from vllm.config import VllmConfig
@@ -164,34 +166,3 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
         if model_config.multimodal_config is not None:
             model_config.multimodal_config.mm_processor_cache_gb = 0
         capture_encoder(vllm_config)
-
-
-ENCODER_GRAPH_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""Tokens of the encoder's captured graphs, as far as a step can hold them. Beyond the largest it runs without one."""
-
-ENCODER_GRAPH_PROMPTS = 32
-"""Prompts of one such graph."""
-
-
-def encoder_graph_sizes(max_tokens: int) -> list[int]:
-    """The captured sizes for steps of up to `max_tokens` encoder tokens."""
-    return [size for size in ENCODER_GRAPH_TOKENS if size <= max_tokens] or [max_tokens]
-
-
-def capture_encoder(vllm_config: "VllmConfig") -> None:
-    """Switch on the encoder's CUDA graphs where the engine has graphs at all, at our sizes unless the user set some."""
-    from vllm.config.compilation import CUDAGraphMode
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cuda() or vllm_config.model_config.enforce_eager:
-        return
-    compilation, scheduler = vllm_config.compilation_config, vllm_config.scheduler_config
-    if compilation.cudagraph_mode == CUDAGraphMode.NONE:
-        return
-    compilation.cudagraph_mm_encoder = True
-    if not compilation.encoder_cudagraph_token_budgets:
-        compilation.encoder_cudagraph_token_budgets = encoder_graph_sizes(scheduler.max_num_batched_tokens)
-    if not compilation.encoder_cudagraph_max_vision_items_per_batch:
-        compilation.encoder_cudagraph_max_vision_items_per_batch = min(
-            ENCODER_GRAPH_PROMPTS, scheduler.max_num_seqs, *compilation.encoder_cudagraph_token_budgets
-        )

@@ -21,8 +21,8 @@ from vllm.v1.worker.encoder_cudagraph_defs import (
     EncoderItemSpec,
 )
 
-from plugin.verifier.config import encoder_graph_sizes
 from plugin.verifier.encoder import TextEncoder
+from plugin.verifier.encoder_capture import encoder_graph_sizes
 from plugin.verifier.processing import MODALITY
 from plugin.verifier.prompt_batch import PromptBatch
 

@@ -13,7 +13,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from app.completions.protocol import REFUSED
+from app.completions.request import REFUSED
 from tests.app.conftest import build
 from tests.app.fake_engine import FakeEngine
 from tests.app.web_server import WebServer

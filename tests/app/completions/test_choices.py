@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app.completions.choices import ChoiceWriter
 from app.completions.prompts import EncoderPrompt
-from app.completions.protocol import CompletionRequest
 from app.completions.reply import Choice, LogprobWriter, plain, wire
+from app.completions.request import CompletionRequest
 from app.completions.run import Job
 from app.engine import RequestTiming, Sample, Sampling, SpecMetrics, Step, TokenLogprob
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.completions.protocol import CompletionRequest
+from app.completions.request import CompletionRequest
 from tests.app.conftest import complete, served
 from tests.app.fake_engine import FakeEngine
 

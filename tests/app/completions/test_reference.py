@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.completions.protocol import REFUSED, CompletionRequest
 from app.completions.reference import table
+from app.completions.request import REFUSED, CompletionRequest
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "completions.md"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.completions.protocol import REFUSED
+from app.completions.request import REFUSED
 from tests.app.conftest import complete, served
 from tests.app.fake_engine import VOCAB, FakeEngine
 

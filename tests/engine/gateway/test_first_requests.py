@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.completions.protocol import REFUSED, CompletionRequest
+from app.completions.request import REFUSED, CompletionRequest
 from tests.engine.gateway.process import GatewayProcess, gateway
 from tests.engine.gateway.requests import PROMPT
 

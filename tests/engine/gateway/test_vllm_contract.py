@@ -26,7 +26,7 @@ from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
 from app.completions.fields import MAX_PROMPTS
 from app.completions.metrics import SpeculativeDecoding
-from app.completions.protocol import OWN_FIELDS, REFUSED, CompletionRequest, StructuredOutputs
+from app.completions.request import OWN_FIELDS, REFUSED, CompletionRequest, StructuredOutputs
 from app.hf_tokenizer import ThreadSafeTokenizer
 
 pytestmark = pytest.mark.engine
