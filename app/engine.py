@@ -1,6 +1,6 @@
 """The port: what the gateway asks of an engine, in its own words and without importing one.
 
-Everything above this file (routes, protocol, SSE) speaks only of these types, so it is tested with a fake engine in
+Everything above this file (routes, completions, SSE) speaks only of these types, so it is tested with a fake engine in
 milliseconds; `app.vllm_engine` is the one adapter that stands behind them in production.
 """
 

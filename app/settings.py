@@ -69,7 +69,8 @@ class Settings(BaseSettings):
         None,
         ge=1,
         description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own;"
-        " smaller pays when the later positions are seldom accepted (see /drafts/stats).",
+        " smaller pays when the later positions are seldom accepted (see /drafts/stats), but it also shortens the block"
+        " that the draft sees, which lowers all positions.",
     )
     served_model_name: CommaList = Field(
         (),
@@ -98,7 +99,7 @@ class Settings(BaseSettings):
     max_num_batched_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens in one engine step. Unset: what one full request and one full batch need.",
+        description="Tokens in one engine step. Unset: what one full request and one full batch need, 2048 at least.",
     )
     gpu_memory_utilization: float = Field(
         0.85,

@@ -2,7 +2,8 @@
 
 vLLM's FlashAttention backend computes a schedule for its own kernel in every step and for every cache (two launches and
 some 86 us on the host each), which the merged kernel never looks at; and it has no float32. Nothing here depends on the
-dtype, so the caches need no setting of their own. The draft's layers keep the backend that vLLM chooses.
+dtype, so the caches need no setting of their own. The draft's layers have a
+subclass of it (`plugin/drafts/block_attention.py`).
 """
 
 from dataclasses import dataclass

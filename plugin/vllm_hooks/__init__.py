@@ -28,19 +28,18 @@ def install() -> None:
     scheduler.metrics_before_a_stop_string()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
-    # Which runner serves is vLLM's decision, made later from the whole configuration: on CUDA both may.
-    from plugin.vllm_hooks import eager_functions, v1_runner
+    if current_platform.is_cpu():  # the V1 runner; on CUDA `plugin.verifier.config` refuses it
+        from plugin.vllm_hooks import eager_functions, v1_runner
 
-    v1_runner.encoder_outputs_in_batch_order()
-    v1_runner.block_proposer()
-    v1_runner.no_constraints_on_no_tokens()
-    if current_platform.is_cpu():
+        v1_runner.encoder_outputs_in_batch_order()
+        v1_runner.block_proposer()
+        v1_runner.no_constraints_on_no_tokens()
         v1_runner.expand_temperatures_on_cpu()
         eager_functions.eager_on_the_cpu()
     else:
         from plugin.vllm_hooks import v2_runner
 
-        v2_runner.dspark_speculator()
+        v2_runner.block_speculators()
         v2_runner.compiled_decoder_beside_encoder_inputs()
         v2_runner.first_token_as_decode()
         v2_runner.mixed_decode_graphs()

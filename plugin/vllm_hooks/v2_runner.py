@@ -126,7 +126,7 @@ def mixed_decode_graphs() -> None:
     replace(model_runner, "dispatch_cg_and_sync_dp", parameters, make)
 
 
-def dspark_speculator() -> None:
+def block_speculators() -> None:
     """The V2 runner picks its speculator by method; our DSpark runs as "dflash" like the others and needs vLLM's DSpark
     speculator, with our heads; the others pick in their own vocabulary.
 

@@ -99,7 +99,7 @@ def test_control_a_moved_parameter_is_seen(monkeypatch):
         v1_runner.block_proposer,
         v1_runner.no_constraints_on_no_tokens,
         v1_runner.expand_temperatures_on_cpu,
-        v2_runner.dspark_speculator,
+        v2_runner.block_speculators,
         v2_runner.compiled_decoder_beside_encoder_inputs,
         v2_runner.first_token_as_decode,
         v2_runner.mixed_decode_graphs,
