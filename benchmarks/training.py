@@ -22,8 +22,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
-from benchmarks.engine.shapes import write_verifier
 from benchmarks.results import record, typed
+from benchmarks.shapes import write_verifier
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.samples import Sample
 from plugin.training.draft.shape import new_draft, new_shape

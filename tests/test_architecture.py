@@ -166,6 +166,13 @@ FLOORS = {
         ("plugin.training.flags",),
         ("plugin.training.settings", "plugin.training.device", "plugin.training.seeds"),
     ),
+    "benchmarks": (
+        ("benchmarks", "benchmarks.engine", "benchmarks.gateway_cost", "benchmarks.linear"),
+        ("benchmarks.report", "benchmarks.served_accuracy"),
+        ("benchmarks.serving_walk", "benchmarks.training"),
+        ("benchmarks.attention", "benchmarks.comparison", "benchmarks.shapes"),
+        ("benchmarks.results",),
+    ),
 }
 """The rooms of a house from the top down. A module knows its own room and the floors below it."""
 

@@ -21,10 +21,10 @@ from typing import Any
 from benchmarks.engine.critical_path import path_table
 from benchmarks.engine.figures import FIRST, SOME, Figure, as_json, graph_figures, host_figures, time_figures
 from benchmarks.engine.process import Arm, ArmProcess
-from benchmarks.engine.shapes import PUBLISHED, SMOKE, Shape
 from benchmarks.engine.specs import ARMS, specs
 from benchmarks.engine.turns import SLOW, Seconds, Work, measure
 from benchmarks.results import record, typed
+from benchmarks.shapes import PUBLISHED, SMOKE, Shape
 from plugin.drafts.families import FAMILIES
 
 SLOW_BATCHES = (1, 4)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.arm import prompts
-from benchmarks.engine.shapes import VOCABULARY, write_decoder_only, write_draft, write_verifier
+from benchmarks.shapes import VOCABULARY, write_decoder_only, write_draft, write_verifier
 from plugin.drafts.families import FAMILIES
 
 BATCHES = (1, 4, 32)

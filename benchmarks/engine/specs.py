@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.figures import ACCEPTANCE_LENGTH, K
-from benchmarks.engine.shapes import PUBLISHED, Shape, write_decoder_only, write_draft, write_verifier
+from benchmarks.shapes import PUBLISHED, Shape, write_decoder_only, write_draft, write_verifier
 from plugin.drafts.families import FAMILIES
 
 ARMS = ("transformers", "decoder_only", "raw", *FAMILIES)

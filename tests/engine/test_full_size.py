@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
-from benchmarks.engine.shapes import write_draft, write_verifier
+from benchmarks.shapes import write_draft, write_verifier
 from plugin.drafts.checkpoint import read_draft
 from plugin.drafts.families import FAMILIES
 from tests.engine.harness import Job, engine

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.engine.__main__ import run_all
 from benchmarks.engine.figures import graph_figures, host_figures, ratio, time_figures
-from benchmarks.engine.shapes import PUBLISHED
 from benchmarks.engine.specs import ARMS, specs
 from benchmarks.engine.turns import SLOW_ROUNDS, WARM_UP_ROUNDS, Work, measure, settled
+from benchmarks.shapes import PUBLISHED
 from plugin.drafts.families import FAMILIES
 
 NEW = 128

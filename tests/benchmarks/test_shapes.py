@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine.shapes import write_draft, write_verifier
+from benchmarks.shapes import write_draft, write_verifier
 from plugin.drafts.families import FAMILIES, Family
 
 
