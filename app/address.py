@@ -21,7 +21,7 @@ class ListeningAddress(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.msg, str) and record.msg.startswith("Uvicorn running on %s://"):
             protocol, host, port = record.args  # type: ignore[misc]
-            name = "localhost" if host in _UNSPECIFIED else host
+            name = "localhost" if host in _UNSPECIFIED else f"[{host}]" if ":" in str(host) else host
             self.url = f"{protocol}://{name}:{port}"
         return True
 

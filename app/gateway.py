@@ -224,6 +224,7 @@ class Gateway:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown)
         self.tokenizing.close()
+        self._loaded.set()  # also where the warm-up was cut off
         self.phase = self.phase if self.broken else "stopped"
 
     async def _stop_loading(self) -> None:

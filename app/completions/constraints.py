@@ -22,7 +22,7 @@ def constraint_of(request: CompletionRequest) -> dict[str, Any] | None:
         InvalidRequest: both forms at once, no or several kinds, an empty one, or one that is too long.
     """
     found = _given(request)
-    if found is not None and (size := len(json.dumps(found))) > MAX_CHARACTERS:
+    if found is not None and (size := len(json.dumps(found, ensure_ascii=False))) > MAX_CHARACTERS:
         name = "response_format" if request.structured_outputs is None else "structured_outputs"
         raise InvalidRequest(f"{name}: {size} characters as JSON, at most {MAX_CHARACTERS} are taken", name)
     return found

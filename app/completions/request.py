@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from app.completions.fields import (
     INT32_MAX,
@@ -199,6 +199,14 @@ class CompletionRequest(Model):
     request_metrics: Level | None = Field(
         None, description="`none`, `summary` or `detailed`; default T5GEMMA_REQUEST_METRICS."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_limit_is_not_given(cls, data: Any) -> Any:
+        """Else a null `max_tokens` would win over its alias."""
+        if isinstance(data, dict) and data.get("max_tokens", 0) is None:
+            return {name: value for name, value in data.items() if name != "max_tokens"}
+        return data
 
     @property
     def output_limit(self) -> int:

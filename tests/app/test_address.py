@@ -17,6 +17,7 @@ from app.address import ListeningAddress, invitation
         ("127.0.0.1", 8000, "http://127.0.0.1:8000"),
         ("0.0.0.0", 80, "http://localhost:80"),
         ("::", 1, "http://localhost:1"),
+        ("::1", 8000, "http://[::1]:8000"),
     ],
 )
 def test_the_address_is_uvicorns(host: str, port: int, url: str) -> None:

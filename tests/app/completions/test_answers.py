@@ -201,6 +201,7 @@ async def test_limit_and_its_alias() -> None:
         ({}, 16),
         ({"max_completion_tokens": 40}, 40),
         ({"max_completion_tokens": 40, "max_tokens": 5}, 5),
+        ({"max_completion_tokens": 40, "max_tokens": None}, 40),
     ):
         whole, _ = await both(FakeEngine(), ignore_eos=True, **fields)
         assert whole["usage"]["completion_tokens"] == count
