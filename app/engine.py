@@ -7,7 +7,7 @@ milliseconds; `app.vllm_engine` is the one adapter that stands behind them in pr
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -215,8 +215,8 @@ class Engine(Protocol):
             InvalidRequest, EngineFailure, EngineDead: while it is read.
         """
 
-    def uncounted(self) -> AbstractContextManager[None]:
-        """Steps within the block are in no metric and not in the ledger: for requests that no client sent."""
+    def uncounted(self) -> AbstractAsyncContextManager[None]:
+        """Requests within the block are in no metric and not in the ledger: for those that no client sent."""
 
     async def check_health(self) -> None:
         """Returns while the engine lives.

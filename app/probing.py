@@ -21,8 +21,6 @@ TOKENS = 40
 """Output tokens of a prompt."""
 LIMIT_S = 10.0
 """A verifier that needs longer is not probed."""
-SETTLE_S = 0.1
-"""Between the last output and the engine's own account of that step."""
 
 _QUESTIONS = (
     "A train travels 60 miles in 2 hours. What is its average speed?",
@@ -49,11 +47,10 @@ async def probe(engine: Engine, identity: Identity, limit_s: float = LIMIT_S) ->
     sampling = Sampling(temperature=0, max_tokens=min(TOKENS, engine.facts.max_model_len - 1))
     try:
         async with asyncio.timeout(limit_s):
-            with engine.uncounted():
+            async with engine.uncounted():
                 found = await asyncio.gather(
                     *(_answer(engine, number, text, sampling) for number, text in enumerate(PROMPTS))
                 )
-                await asyncio.sleep(SETTLE_S)
     except TimeoutError:
         log.info("probe: %d prompts took more than %g s; the draft is not judged", len(PROMPTS), limit_s)
         return None

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -35,6 +35,9 @@ from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
 from plugin.quiet_logs import hide
+
+_SETTLE_S = 0.1
+"""Between a step's outputs and vLLM's own account of it."""
 
 
 def start(plan: EnginePlan) -> VllmEngine:
@@ -118,14 +121,17 @@ class VllmEngine:
             default_sampling=model.get_diff_sampling_param(),
         )
 
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """vLLM counts by handing each step's numbers to its stat loggers, Prometheus's and ours alike."""
+    @asynccontextmanager
+    async def uncounted(self) -> AsyncIterator[None]:
+        """vLLM counts by handing each step's numbers to its stat loggers, Prometheus's and ours alike, after the step's
+        outputs: the last step's, or that of a request which was cut off, is waited for.
+        """
         manager = self._llm.logger_manager
         loggers, manager.stat_loggers = manager.stat_loggers, []
         try:
             yield
         finally:
+            await asyncio.sleep(_SETTLE_S)
             manager.stat_loggers = loggers
 
     async def check_health(self) -> None:

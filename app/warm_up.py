@@ -36,8 +36,6 @@ LONG_PROMPT = 1024
 """Encoder tokens of the long prompt, where the limits allow it."""
 TOKENS = 4
 """Output tokens of a request: the first step, and one that verifies a draft's block."""
-SETTLE_S = 0.1
-"""Between the last output and the engine's own account of that step."""
 LOGPROBS = (0, 1, 3, 7, 10, 15, 20)
 """Each selects another variant of vLLM's top-k kernel: by the next power of two, one, and multiples of 16."""
 
@@ -116,7 +114,7 @@ async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_
             prompt = engine.tokenizer.encode(PROMPT, True)[: facts.max_encoder_len]
             every = kinds(facts, sorted(set(prompt)))
             long = (prompt * LONG_PROMPT)[: min(LONG_PROMPT, facts.max_encoder_len)]
-            with engine.uncounted():
+            async with engine.uncounted():
                 for number, (kind, sampling) in enumerate(every.items(), 1):
                     progress("warm-up", f"{number}/{len(every) + 2}: {kind}")
                     await _run(engine, kind, prompt, sampling)
@@ -127,7 +125,6 @@ async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_
                 progress("warm-up", f"{len(every) + 2}/{len(every) + 2}: {kind}")
                 crowd = (_run(engine, name, prompt, sampling, "crowd") for name, sampling in every.items())
                 await asyncio.gather(*crowd)
-                await asyncio.sleep(SETTLE_S)
     except TimeoutError:
         log.warning(
             "warm-up: stopped after %g s at %r; first requests of later kinds may wait", limit_s, kind

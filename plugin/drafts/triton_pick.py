@@ -12,8 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-from plugin.attention.launch_shape import power_of_two
-
 MAX_BLOCK = 32_768
 
 
@@ -56,7 +54,7 @@ def pick(logits: torch.Tensor, bias: torch.Tensor | None, d2t: torch.Tensor | No
     pick_kernel[(rows,)](
         logits, logits if bias is None else bias, out if d2t is None else d2t, out,
         logits.stride(0), 0 if bias is None else bias.stride(0),
-        SIZE=size, BLOCK=min(power_of_two(size), MAX_BLOCK), BIASED=bias is not None, MAPPED=d2t is not None,
+        SIZE=size, BLOCK=min(triton.next_power_of_2(size), MAX_BLOCK), BIASED=bias is not None, MAPPED=d2t is not None,
         num_warps=16 if size > 4096 else 4,
     )  # fmt: skip
     return out

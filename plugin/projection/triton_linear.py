@@ -15,7 +15,6 @@ import torch
 import triton
 import triton.language as tl
 
-from plugin.attention.launch_shape import power_of_two
 from plugin.attention.triton_kernel import launches_overlap
 
 MAX_INPUTS = 2048
@@ -122,8 +121,8 @@ def project(x: torch.Tensor, weight: torch.Tensor, cut: Cut, act: str = "") -> t
     overlap = launches_overlap(x.device)
     few_tokens_kernel[(outputs // cut.block_n,)](
         x, weight, out, num_tokens, cut.fetched, x.stride(0),
-        N=outputs, K=inputs, BLOCK_T=max(power_of_two(num_tokens), 16), BLOCK_N=cut.block_n, BLOCK_K=cut.block_k,
-        ACT=act, OVERLAP=overlap,
+        N=outputs, K=inputs, BLOCK_T=max(triton.next_power_of_2(num_tokens), 16),
+        BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, ACT=act, OVERLAP=overlap,
         num_warps=cut.num_warps, num_stages=cut.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     return out

@@ -7,7 +7,6 @@ import torch
 import triton
 import triton.language as tl
 
-from plugin.attention.launch_shape import power_of_two
 from plugin.attention.triton_kernel import launches_overlap
 
 
@@ -53,6 +52,6 @@ def norm_add_norm(
         overlap = launches_overlap(x.device)
         norm_add_norm_kernel[(num_tokens,)](
             x, residual, weight, next_weight, out, total, branch, eps, x.stride(0), residual.stride(0),
-            WIDTH=width, BLOCK=power_of_two(width), OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
+            WIDTH=width, BLOCK=triton.next_power_of_2(width), OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
         )  # fmt: skip
     return out, total, branch

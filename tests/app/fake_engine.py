@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -88,8 +88,8 @@ class FakeEngine:
     def facts(self) -> EngineFacts:
         return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32")
 
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def uncounted(self) -> AsyncIterator[None]:
         ledger, self.ledger = self.ledger, None
         try:
             yield

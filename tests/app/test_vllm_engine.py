@@ -172,3 +172,27 @@ async def test_bad_words_arrive_as_sequences(llm: Llm, monkeypatch: pytest.Monke
     made = engine._params(Sampling(bad_words=("ab",)), stream=True)
     made.update_from_tokenizer(None)
     assert made.bad_words_token_ids == [tokens("ab"), tokens(" ab")]
+
+
+async def test_the_step_of_a_request_that_was_cut_off_is_not_counted_either(
+    llm: Llm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM hands a step's numbers over after its outputs: a time-out may fall between the two."""
+    counted: list[str] = []
+    manager = SimpleNamespace(stat_loggers=[counted.append])
+    monkeypatch.setattr(llm, "logger_manager", manager, raising=False)
+
+    def step(name: str) -> None:
+        for logger in manager.stat_loggers:
+            logger(name)
+
+    async def cut_off() -> None:
+        async with asyncio.timeout(0.01), VllmEngine(llm, 8).uncounted():
+            asyncio.get_running_loop().call_later(0.03, step, "cut off")
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await cut_off()
+    await asyncio.sleep(0.05)
+    step("a client's")
+    assert counted == ["a client's"]

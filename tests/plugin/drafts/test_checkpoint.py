@@ -173,7 +173,7 @@ def test_verifier_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_n08_a_tokenizer_folder(tmp_path: Path) -> None:
-    """Each setting is named, and what the folder is instead."""
+    """Each setting is named, and what the folder is instead (N08)."""
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "tokenizer.json").touch()
     where = str(tmp_path / "words")
