@@ -154,6 +154,11 @@ def join_block_d(splits: int, head_dim: int) -> int:
     return min(max(JOIN_ELEMENTS // power_of_two(splits), 32), head_dim)
 
 
+def join_block_r(splits: int) -> int:
+    """Rows of a program of the join: several where there are few splits, and so as a rule many requests."""
+    return 4 if splits <= 4 else 1
+
+
 def join_block_s(splits: int) -> int:
     """Splits that a program joins at once; few values, so that few programs are compiled."""
     return max(power_of_two(splits), 16)

@@ -18,6 +18,7 @@ from plugin.attention.launch_shape import (
     choose_launch_shape,
     join_block_d,
     join_block_e,
+    join_block_r,
     join_block_s,
     power_of_two,
 )
@@ -218,10 +219,12 @@ def merged_attention(
         OVERLAP=overlap, num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     if splits > 1 and not fused:
-        block_d = join_block_d(splits, head_dim)
-        join_kernel[(max_query_len * group * (head_dim // block_d), num_kv_heads, num_requests)](
+        block_r, block_d = join_block_r(splits), join_block_d(splits, head_dim)
+        programs = -(-max_query_len * group // block_r) * (head_dim // block_d)
+        join_kernel[(programs, num_kv_heads, num_requests)](
             out, partial, lse, query_start, self_pages.seq_lens, cross_pages.seq_lens,
             num_tokens, window, split_tiles, splits, out.stride(0), out.stride(1),
             NUM_HEADS=num_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_M=launch.block_m, BLOCK_N=block_n,
-            BLOCK_D=block_d, BLOCK_S=power_of_two(splits), OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
+            BLOCK_R=block_r, BLOCK_D=block_d, BLOCK_S=power_of_two(splits),
+            OVERLAP=overlap, num_warps=4, launch_pdl=overlap,
         )  # fmt: skip

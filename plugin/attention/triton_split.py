@@ -97,15 +97,15 @@ def join_kernel(
     p_out, p_partial, p_lse, p_query_start, p_self_lens, p_cross_lens,
     num_tokens, window, split_tiles, max_splits, stride_out_token, stride_out_head,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Join the splits of one row (query token and head) and part of head_dim, where there is more than one split.
+    """Join the splits of BLOCK_R rows (query token and head) and part of head_dim, where there is more than one split.
 
-    Grid `(rows * head_dim / BLOCK_D, kv_heads, requests)`.
+    Grid `(rows / BLOCK_R * head_dim / BLOCK_D, kv_heads, requests)`; BLOCK_R divides BLOCK_M.
     """
     i_d = tl.program_id(0) % (HEAD_DIM // BLOCK_D)
-    i_row = tl.program_id(0) // (HEAD_DIM // BLOCK_D)
+    i_row = tl.program_id(0) // (HEAD_DIM // BLOCK_D) * BLOCK_R
     i_kv_head = tl.program_id(1)
     i_request = tl.program_id(2)
     first_token, query_len, _, _, _, _, _, _, _, _, n_splits = plan_splits(
@@ -117,9 +117,9 @@ def join_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if (i_row // GROUP >= query_len) | (n_splits == 1):
         return
-    o_row = i_row + tl.arange(0, 1)
+    o_row = i_row + tl.arange(0, BLOCK_R)
     join_splits(
         p_out, p_partial, p_lse, (first_token + o_row // GROUP).to(tl.int64), i_kv_head * GROUP + o_row % GROUP,
-        i_d * BLOCK_D + tl.arange(0, BLOCK_D), o_row >= 0, n_splits,
+        i_d * BLOCK_D + tl.arange(0, BLOCK_D), o_row < query_len * GROUP, n_splits,
         num_tokens.to(tl.int64) * NUM_HEADS, stride_out_token, stride_out_head, NUM_HEADS, HEAD_DIM, BLOCK_S,
     )  # fmt: skip
