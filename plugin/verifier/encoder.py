@@ -27,11 +27,11 @@ class EncoderAttention(AttentionProjections):
         """As `qkv`; on a GPU the norms and the rotation are one launch."""
         if not _has_programs(hidden_states):
             return self.qkv(hidden_states, positions)
-        from plugin.verifier.encoder_kernels import qk_norm_rope
+        from plugin.attention.norm_rope import norm_rope_in_place
 
         qkv, _ = self.qkv_proj(hidden_states)
         heads, kv_heads = self.num_heads, self.num_kv_heads
-        qk_norm_rope(
+        norm_rope_in_place(
             qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm.weight, self.k_norm.weight,
             self.q_norm.variance_epsilon, heads, kv_heads,
         )  # fmt: skip
@@ -98,7 +98,7 @@ class TextEncoder(nn.Module):
         """
         residual = self._embed_tokens[0].scaled(ids)
         pre_norms = [layer.pre_self_attn_layernorm for layer in self.layers] + [self.norm]
-        normed = _norm(residual, pre_norms[0])
+        normed = pre_norms[0](residual)
         for layer, next_pre_norm in zip(self.layers, pre_norms[1:], strict=True):
             branch = layer.self_attn(normed, positions, cu_seqlens, max_len)
             residual, normed = _add_and_norm(
@@ -112,16 +112,8 @@ class TextEncoder(nn.Module):
 
 
 def _has_programs(x: torch.Tensor) -> bool:
-    """Whether `encoder_kernels` serves tensors where `x` is."""
+    """Whether GPU programs serve tensors where `x` is: vLLM's norm is eight launches outside of torch.compile."""
     return x.device.type == "cuda"
-
-
-def _norm(residual: torch.Tensor, pre: GemmaRMSNorm) -> torch.Tensor:
-    if not _has_programs(residual):
-        return pre(residual)
-    from plugin.verifier.encoder_kernels import sandwich_norm
-
-    return sandwich_norm(residual, pre.weight, pre.variance_epsilon)
 
 
 def _add_and_norm(
@@ -131,6 +123,9 @@ def _add_and_norm(
     if not _has_programs(residual):
         residual = residual + post(branch)
         return residual, pre(residual)
-    from plugin.verifier.encoder_kernels import sandwich_norm
+    from plugin.verifier.triton_residual_norm import norm_add_norm
 
-    return residual, sandwich_norm(residual, pre.weight, pre.variance_epsilon, branch, post.weight)
+    normed, total, _ = norm_add_norm(
+        branch, residual, post.weight, pre.weight, pre.variance_epsilon, rounded=True
+    )
+    return total, normed
