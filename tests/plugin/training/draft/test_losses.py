@@ -78,7 +78,7 @@ def test_dspark_loss_of_a_three_token_block() -> None:
 def test_confidence_does_not_pull_on_the_draft() -> None:
     logits, confidence, teacher, mask = _tensors()
     logits.requires_grad_()
-    settings = LossSettings(gamma=GAMMA, cross_entropy=0.0, total_variation=0.0)
+    settings = LossSettings(gamma=GAMMA, terms=(("ce", 0.0), ("tv", 0.0)))
     draft_loss("dspark", logits, confidence, teacher, mask, settings)["loss"].backward()
     assert logits.grad is not None and not logits.grad.any()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.training.run.events import Events, MissingTensorBoard, adopt_events, summary_writer
+from plugin.training.run.events import Events, MissingTracker, adopt_events, summary_writer
 
 
 def _read(folder: Path) -> dict[int, float]:
@@ -46,5 +46,5 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
 
 def test_a_missing_tensorboard_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingTensorBoard, match=r"pip install 't5gemma2-serving\[train\]'"):
+    with pytest.raises(MissingTracker, match=r"pip install 't5gemma2-serving\[train\]'"):
         summary_writer()
