@@ -66,12 +66,12 @@ class FamilyFacts:
 FAMILIES: Final[dict[str, FamilyFacts]] = {
     family.name: family
     for family in (
-        FamilyFacts("dflash", "DFlash", Depth(5, (2, 7, 13, 18, 21)), Depth(2, (1, 3, 5))),
+        FamilyFacts("dflash", "DFlash", Depth(5, (2, 7, 13, 18, 21)), Depth(3, (0, 1, 2, 3, 4, 5))),
         FamilyFacts(
             "dspark",
             "DSpark",
             Depth(5, (2, 7, 13, 18, 21)),
-            Depth(2, (1, 3, 5)),
+            Depth(3, (0, 1, 2, 3, 4, 5)),
             {
                 "markov_rank": None,
                 "markov_head_type": "vanilla",
@@ -80,7 +80,7 @@ FAMILIES: Final[dict[str, FamilyFacts]] = {
             },
             {"ce": 0.1, "tv": 0.9},
         ),
-        FamilyFacts("dflare", "DFlare", Depth(6, (2, 5, 8, 11, 14, 17, 20, 22)), Depth(3, (1, 2, 4, 5))),
+        FamilyFacts("dflare", "DFlare", Depth(6, (2, 5, 8, 11, 14, 17, 20, 22)), Depth(4, (0, 1, 2, 3, 4, 5))),
     )
 }
 """In the order in which they are listed wherever several are."""

@@ -9,7 +9,7 @@ same way, so what is learned here is what is used there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -43,8 +43,8 @@ class Blocks:
         return self._each(lambda tensor: to_device(tensor, device))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Blocks:
-        found = ((name, getattr(self, name)) for name in self.__slots__)
-        return Blocks(**{name: None if tensor is None else change(tensor) for name, tensor in found})
+        found = [getattr(self, part.name) for part in fields(self)]
+        return Blocks(*(None if tensor is None else change(tensor) for tensor in found))
 
     def previous(self) -> torch.Tensor:
         """[R, N, B]: the true token before the one that a slot is to predict; the anchor's own slot has the anchor."""
@@ -125,9 +125,9 @@ def shortened(blocks: Blocks, share: float, ahead: int, generator: torch.Generat
 
     What serving with a smaller K makes of a block: the slots behind are not there.
     """
-    *shape, size = blocks.inputs.shape
+    rows, count, size = blocks.inputs.shape
     shortest = 2 - ahead
-    drawn = torch.rand(2, *shape, generator=generator)
+    drawn = torch.rand(2, rows, count, generator=generator)
     sizes = shortest + (drawn[1] * (size - shortest)).long()
     sizes = torch.where(drawn[0] < share, sizes, size)
     there = torch.arange(size) < sizes[..., None]

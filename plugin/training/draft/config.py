@@ -9,6 +9,7 @@ from typing import Any, Final
 from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE, Family, MarkovHeadType
 
 SPECULATORS_VERSION: Final = "0.3.0"
+PUBLISHED_WINDOW: Final = 2048
 _DECODER_FIELDS: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "max_position_embeddings", "rms_norm_eps",
@@ -44,7 +45,7 @@ class DraftConfig:
     block_size: int = 8
     rms_norm_eps: float = 1e-6
     sliding_layers: tuple[int, ...] = ()
-    sliding_window: int = 2048
+    sliding_window: int = PUBLISHED_WINDOW
     sliding_window_non_causal: bool = False
     sample_from_anchor: bool = False
     markov_rank: int = 256
@@ -126,7 +127,7 @@ class DraftConfig:
             block_size=config["block_size"],
             **{name: layers[name] for name in _LAYER_FIELDS},
             sliding_layers=tuple(i for i, kind in enumerate(types) if kind == "sliding_attention"),
-            sliding_window=layers.get("sliding_window") or cls.sliding_window,
+            sliding_window=layers.get("sliding_window") or PUBLISHED_WINDOW,
             **{name: config[name] for name in (*_BLOCK_FIELDS, *own_keys) if name in config},
         )
 

@@ -114,7 +114,8 @@ def build_trainer(
     Raises `ValueError` when no training sample has room for an anchor.
     """
     if isinstance(draft, DraftConfig):
-        kept = vocabulary and read_vocabulary(vocabulary, draft.vocab_size, draft.draft_vocab_size)
+        size, draft_size = draft.vocab_size, draft.draft_vocab_size
+        kept = read_vocabulary(vocabulary, size, draft_size) if vocabulary else None
         responses = (sample.response for sample in train)
         draft = new_draft(draft, verifier.table, responses, settings.seed, kept)
     least = draft.config.draft_length + 1 if settings.whole_blocks else 2

@@ -71,7 +71,7 @@ class Processes:
 
     def data_parallel(self, module: Module) -> Module:
         """`module`, or a wrapper that sums gradients: a loss is the process' share times `count`."""
-        return DistributedDataParallel(module) if self.count > 1 else module  # type: ignore[return-value]
+        return DistributedDataParallel(module) if self.count > 1 else module
 
     def gathered(self, value: Any) -> list[Any]:
         """Everybody's `value`, in the order of ranks."""
