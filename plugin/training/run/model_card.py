@@ -36,8 +36,8 @@ class ModelCard:
         parts = [
             f"---\n{self._front_matter()}\n---",
             f"# {title} draft for {name}",
-            f"A {title} draft in Speculators format: up to {config.draft_length} draft tokens a step. It makes {name}"
-            " faster and leaves its output as it is.",
+            f"A {title} draft in Speculators format: up to {config.draft_length} draft tokens a step for"
+            f" {name}, whose output stays what it is without a draft.",
             "Serve it with `t5gemma2 serve --draft FOLDER`, judge it with `t5gemma2 check FOLDER`.",
             _table("draft", self._shape()),
             _table("training", self._recipe()),
@@ -116,12 +116,12 @@ class ModelCard:
         config, settings = self.config, self.settings
         limits = [
             f"It serves {name} and no other model, not even a fine-tuned one.",
-            f"It can say {config.draft_vocab_size} of {config.vocab_size} tokens; where the answer has another, a step"
-            " ends.",
             f"Prompts were cut at {settings.prompt_length} tokens and responses at {settings.response_length}; it may"
             " guess worse beyond.",
             "On other languages, formats and subjects than the data's it guesses worse.",
         ]
+        if config.draft_vocab_size < config.vocab_size:
+            limits.append(f"It can say {config.draft_vocab_size} of {config.vocab_size} tokens and guesses no other.")
         if not settings.short_blocks:
             limits.append(
                 f"It was trained on whole blocks: below K = {config.draft_length} acceptance can fall."
