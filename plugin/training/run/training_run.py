@@ -18,6 +18,9 @@ from plugin.training.run.trainer import DraftTrainer, StepReport, check_finite
 
 logger = logging.getLogger(__name__)
 
+_ECHO = 3.0
+"""Seconds within which torchrun passes on a signal."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -54,7 +57,7 @@ class TrainingRun:
         self.trainer, self.folder, self.metadata, self.validation = trainer, folder, metadata, validation
         self.options, self.events, self.progress = options, events, progress
         self.processes = trainer.processes
-        self.stop = StopRequest()
+        self.stop = StopRequest(_ECHO if self.processes.count > 1 else 0.0)
         self._unseen: list[StepReport] = []
 
     def __call__(self) -> None:
