@@ -80,7 +80,9 @@ FAMILIES: Final[dict[str, FamilyFacts]] = {
             },
             {"ce": 0.1, "tv": 0.9},
         ),
-        FamilyFacts("dflare", "DFlare", Depth(6, (2, 5, 8, 11, 14, 17, 20, 22)), Depth(4, (0, 1, 2, 3, 4, 5))),
+        FamilyFacts(
+            "dflare", "DFlare", Depth(6, (2, 5, 8, 11, 14, 17, 20, 22)), Depth(4, (0, 1, 2, 3, 4, 5))
+        ),
     )
 }
 """In the order in which they are listed wherever several are."""

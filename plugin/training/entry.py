@@ -144,6 +144,7 @@ def _train(
         trainer.state.global_step + 1,
         arguments.tracker if processes.main else (),
         {**facts, **sizes},
+        folder.path,
     )
     metadata = RunMetadata(
         verifier=publication.verifier,

@@ -24,14 +24,15 @@ class Events:
         next_step: int = 1,
         trackers: Sequence[str] = (),
         facts: Mapping[str, Any] | None = None,
+        place: Path = Path(),
     ) -> None:
         """`next_step`: what an earlier process wrote from that step on is superseded by this one.
 
-        `facts` are what the trackers call a run's configuration.
+        `facts` are what the trackers call a run's configuration; `place` is where those write that write files.
         """
         self.folder = folder
         self._writer: Any = summary_writer()(str(folder), purge_step=next_step) if folder else None
-        self._trackers = [_tracker(name) for name in trackers]
+        self._trackers = [_tracker(name, place) for name in trackers]
         for tracker in self._trackers:
             tracker.store_init_configuration({name: str(value) for name, value in (facts or {}).items()})
 
@@ -91,11 +92,11 @@ def _tracker_classes() -> dict[str, Any]:
     return {str(getattr(name, "value", name)): found for name, found in LOGGER_TYPE_TO_CLASS.items()}
 
 
-def _tracker(name: str) -> Any:
+def _tracker(name: str, place: Path) -> Any:
     found = _tracker_classes()[name]
-    place = {"logging_dir": "."} if found.requires_logging_directory else {}
+    options = {"logging_dir": str(place)} if found.requires_logging_directory else {}
     try:
-        tracker = found("t5gemma2", **place)
+        tracker = found("t5gemma2", **options)
         if hasattr(tracker, "start"):
             tracker.start()
     except ImportError as error:

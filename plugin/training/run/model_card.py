@@ -121,7 +121,9 @@ class ModelCard:
             "On other languages, formats and subjects than the data's it guesses worse.",
         ]
         if config.draft_vocab_size < config.vocab_size:
-            limits.append(f"It can say {config.draft_vocab_size} of {config.vocab_size} tokens and guesses no other.")
+            limits.append(
+                f"It can say {config.draft_vocab_size} of {config.vocab_size} tokens and guesses no other."
+            )
         if not settings.short_blocks:
             limits.append(
                 f"It was trained on whole blocks: below K = {config.draft_length} acceptance can fall."
