@@ -69,11 +69,11 @@ def sample_anchors(
     """
     eligible = loss_mask.clone()
     reach = block_size - 1 + ahead if whole_blocks else 1
-    ahead = torch.zeros_like(eligible)
+    followed = torch.zeros_like(eligible)
     if reach < eligible.shape[1]:
         same = documents[:, reach:] == documents[:, :-reach]
-        ahead[:, : eligible.shape[1] - reach] = loss_mask[:, reach:] & same
-    eligible &= ahead
+        followed[:, : eligible.shape[1] - reach] = loss_mask[:, reach:] & same
+    eligible &= followed
     scores = torch.rand(eligible.shape, generator=generator).to(eligible.device)
     scores = torch.where(eligible, scores, -1.0)
     best = scores.topk(min(count, eligible.shape[1]), dim=1)
