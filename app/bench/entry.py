@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ def guarded(work: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Runs `t5gemma2 bench`; the exit code, 1 also when some cell has no completed request."""
+    """Runs `t5gemma2 bench`; the exit code, 1 also when too many requests of some cell failed."""
     arms = given_arms(arguments.url)
     if arguments.arms:
         drafts = named_drafts(arguments.draft)
@@ -59,13 +59,22 @@ def bench(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     tokenize = _tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     with ProgressBar(plan.requests) as progress:
-        report = _run(Grid(plan, store, progress, tokenize).measure(arguments.fresh))
-    plots = [] if arguments.no_plots else draw(report, store.folder)
-    written = store.write("report.md", markdown(report, plots))
+        grid = Grid(plan, store, progress, tokenize)
+        try:
+            _run(grid.measure(arguments.fresh))
+        finally:
+            # Of an interrupted run, and of one whose server was lost, there is a report, too.
+            if grid.records:
+                _show_report(grid.report(), store, plots=not arguments.no_plots)
+    return 0 if all(plan.good(record) for record in grid.records.values()) else 1
+
+
+def _show_report(report: Mapping[str, Any], store: Store, plots: bool) -> None:
+    drawn = draw(report, store.folder) if plots else []
+    written = store.write("report.md", markdown(report, drawn))
     console = Console(width=None if sys.stdout.isatty() else _TABLE_WIDTH)
     console.print(table(report))
     console.print(f"{written} and {store.folder / 'report.json'}", markup=False, highlight=False)
-    return 0 if all(row["completed"] for row in report["rows"]) else 1
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -129,6 +138,8 @@ def _plan(
         base=base,
         command=arguments.command,
         start_timeout_s=arguments.start_timeout,
+        request_timeout_s=arguments.timeout,
+        max_failed=getattr(arguments, "max_failed", 0.0),
     )
 
 

@@ -51,7 +51,7 @@ async def test_a_right_stream_is_timed() -> None:
         ((TEXT, usage(TOKENS)), "DONE"),
         ((TEXT, {"error": {"message": "lost"}}, "[DONE]"), "lost"),
         ((usage(TOKENS), "[DONE]"), "no output"),
-        ((EMPTY, usage(TOKENS), "[DONE]"), "no text"),
+        ((EMPTY, usage(TOKENS), "[DONE]"), "no output"),
         ((TEXT, "[DONE]"), "None"),
         ((TEXT, usage(TOKENS - 1), "[DONE]"), str(TOKENS - 1)),
     ],

@@ -60,6 +60,7 @@ def record(arm: str, speed: float | None, k: int | None = None, **changes: Any) 
         "prompts": 3,
         "completed": 3,
         "failed": 0,
+        "failures": {},
         "errors": [],
         "prompt_tokens": 30,
         "output_tokens": 300,
@@ -119,11 +120,13 @@ def test_speedup_below_one_is_printed_as_it_is() -> None:
 @pytest.mark.parametrize("speed", [0.0, None])
 def test_a_base_without_tokens_gives_null(speed: float | None) -> None:
     """A speed-up over nothing is no division error (F06)."""
-    nothing = {"output_tokens": 0, "completed": 0, "failed": 3, "errors": ["x"], "token_source": None}
+    nothing = {"output_tokens": 0, "completed": 0, "failed": 3, "failures": {"HTTP 500": 2, "timed out": 1}}
+    nothing |= {"errors": ["x"], "token_source": None}
     nothing |= dict.fromkeys(("latency_ms", "ttft_ms", "itl_ms", "tpot_ms"))
     made = report([record("verifier", speed, **nothing), record("dflash:7", 80.0, 7)])
     assert [row["speedup"] for row in made["rows"]] == [None, None]
-    assert "3 requests failed: x" in markdown(made) and "3 requests failed: x" in rendered(made)
+    words = "3 requests failed (2 × HTTP 500, 1 × timed out): x"
+    assert words in markdown(made) and words in rendered(made)
 
 
 def test_an_arm_without_tokens() -> None:
