@@ -33,6 +33,7 @@ KNOWN_TO_THE_APP = (
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
     "plugin.quiet_logs",
+    "plugin.verifier.cpu_cache",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 """What of `plugin` the package `app` may import, and its command line: the flags of `train`."""
@@ -158,6 +159,7 @@ FLOORS = {
         ("plugin.training", "plugin.training.command"),
         ("plugin.training.demo",),
         ("plugin.training.entry",),
+        ("plugin.training.run_data",),
         ("plugin.training.run",),
         ("plugin.training.verifier",),
         ("plugin.training.draft",),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 import torch
@@ -18,8 +17,8 @@ from transformers import AutoTokenizer
 
 from plugin.drafts import checkpoint as checkpoints
 from plugin.training.data.conversations import plain_text, template_text
-from plugin.training.data.mixture import Mixture, read_data
-from plugin.training.data.samples import Sample, encode, split_samples
+from plugin.training.data.mixture import read_data
+from plugin.training.data.samples import Sample
 from plugin.training.device import training_device
 from plugin.training.draft.checkpoint import load_draft
 from plugin.training.draft.config import DraftConfig
@@ -35,10 +34,10 @@ from plugin.training.run.checkpoint import (
 from plugin.training.run.events import Events, MissingTensorBoard, adopt_events, summary_writer
 from plugin.training.run.folder import Checkpoint, RunError, RunFolder
 from plugin.training.run.progress import RunProgress
-from plugin.training.run.responses import verifier_responses
 from plugin.training.run.stop import Interrupted
 from plugin.training.run.trainer import DraftTrainer
 from plugin.training.run.training_run import RunOptions, TrainingRun
+from plugin.training.run_data import prepare_data
 from plugin.training.settings import DraftSettings, LossSettings
 from plugin.training.verifier.extraction import Extractor
 from plugin.training.verifier.frozen_verifier import FrozenVerifier
@@ -51,7 +50,6 @@ _KNOWN = (
     ValueError, FloatingPointError, MissingTensorBoard, OSError, SafetensorError, checkpoints.CheckpointError,
 )  # fmt: skip
 _LOG_EVERY_ON_CUDA = 10
-_RESPONSES_AT_ONCE = 8
 
 
 def guarded(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
@@ -86,15 +84,6 @@ def _ended(words: str, code: int) -> int:
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """Samples to train and to validate on, and their counts, JSON-ready (a checkpoint's training/data.json)."""
-
-    train: list[Sample]
-    validation: list[Sample]
-    counts: dict[str, Any]
-
-
 def train_family(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train <family>`: what is cheap to check is checked before what takes long.
 
@@ -113,7 +102,8 @@ def train_family(arguments: argparse.Namespace) -> None:
         newest = open_run(folder, arguments)
         path = checkpoints.fetch(named).verifier.path
         render = template_text(AutoTokenizer.from_pretrained(path)) if arguments.chat_template else plain_text
-        mixture = read_data(arguments.data, settings.seed, render)
+        alone = arguments.responses == "verifier"
+        mixture = read_data(arguments.data, settings.seed, render, prompts_alone=alone)
         verifier = FrozenVerifier.load(path, device)
         draft = begun_draft(arguments, verifier, newest)
         facts = _facts(settings, arguments, verifier)
@@ -229,35 +219,6 @@ def _facts(
         "verifier": verifier.fingerprint(),
     }
     return {**recipe, **loss, **source}
-
-
-def prepare_data(
-    arguments: argparse.Namespace,
-    settings: DraftSettings,
-    verifier: FrozenVerifier,
-    mixture: Mixture,
-    folder: RunFolder,
-) -> RunData:
-    """The pairs as token ids, with the responses that are asked for, split into training and validation."""
-    samples = encode(
-        verifier.tokenizer, mixture.pairs, verifier.end_id, settings.prompt_length, settings.response_length
-    )
-    if arguments.responses == "verifier":
-        length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
-        at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
-        samples = verifier_responses(verifier, samples, length, at_once, folder.path)
-    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(repr((sample.prompt, sample.response)).encode())
-    counts = {
-        **mixture.counts,
-        "responses": arguments.responses,
-        "training_samples": len(train),
-        "validation_samples": len(validation),
-        "tokens_sha256": digest.hexdigest(),
-    }
-    return RunData(train, validation, counts)
 
 
 def build_trainer(
