@@ -58,6 +58,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     text = "requests at once (default 1,4)"
     add("--concurrency", type=positives, default=(1, 4), metavar="LIST", help=text)
     add("--ignore-eos", action="store_true", help="go on to --max-tokens in every request")
+    text = (
+        "as the published drafts were measured: their six sets, wordings and sizes, each draft at K = 3 and 7, a server"
+        " a concurrency (docs/benchmark.md)"
+    )
+    add("--published", action="store_true", help=text)
+    text = "also write the results into benchmarks/bs1, bs4 ... of this draft, the one that is measured by default"
+    add("--into", type=Path, metavar="CHECKPOINT", help=text)
     text = "counts tokens where a server reports no usage (default: the server's /tokenize)"
     add("--tokenizer", type=Path, metavar="FOLDER", help=text)
     text = "share of a cell's requests that may fail; above it the exit code is 1 (default %(default)g)"
@@ -106,8 +113,6 @@ def _add_shared(parser: argparse.ArgumentParser, out: Path | None, count: int | 
 def _run_bench(arguments: argparse.Namespace) -> None:
     from app.bench.entry import bench, guarded
 
-    if arguments.arms is None and not arguments.url:
-        arguments.arms = _DEFAULT_ARMS
     raise SystemExit(guarded(bench, arguments))
 
 

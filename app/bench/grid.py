@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import httpx
@@ -31,7 +32,8 @@ MAX_FAILED = 0.01
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that was asked for. `base` is the arm that speed-ups and equality refer to, if any; a cell of whose
-    requests a larger share than `max_failed` failed is not good, and is measured again by the next run.
+    requests a larger share than `max_failed` failed is not good, and is measured again by the next run. `own_batches`
+    gives every concurrency a server whose batch is as large, instead of one server for all.
     """
 
     arms: tuple[Arm, ...]
@@ -44,16 +46,20 @@ class Plan:
     start_timeout_s: float
     request_timeout_s: float = REQUEST_TIMEOUT_S
     max_failed: float = MAX_FAILED
+    own_batches: bool = False
 
     def cells(self, *arms: Arm) -> list[Cell]:
         """The cells of these arms, or of all, in the order in which they are measured."""
-        batch = max(self.concurrency)
+        most = max(self.concurrency)
         return [
-            Cell(arm, prompts, at_once, warmups(self.warmup, at_once), self.sampling, batch)
+            Cell(
+                arm, prompts, at_once, warmups(self.warmup, at_once), self.sampling,
+                at_once if self.own_batches else most,
+            )
             for arm in arms or self.arms
             for prompts in self.sets
             for at_once in self.concurrency
-        ]
+        ]  # fmt: skip
 
     @property
     def requests(self) -> int:
@@ -88,6 +94,10 @@ class Judge(Protocol):
 
     async def __call__(self, target: Target, records: Mapping[str, dict[str, Any]]) -> None:
         """Asks it; `target` is the base arm."""
+
+
+def _batch(cell: Cell) -> int:
+    return cell.batch or cell.concurrency
 
 
 @dataclass(slots=True)
@@ -126,8 +136,13 @@ class Grid:
             if good:
                 log.info("arm %s: %d of %d cells are there already", arm.name, len(good), len(cells))
             judge = self.judge if arm.name == self.plan.base else None
-            if len(good) < len(cells) or (judge is not None and judge.open(self.records)):
-                await self._arm(arm, [cell for cell in cells if cell not in good], judge)
+            left = [cell for cell in cells if cell not in good]
+            by_batch = groupby(sorted(left, key=_batch), key=_batch)
+            groups = [list(group) for _, group in by_batch]
+            if not groups and judge is not None and judge.open(self.records):
+                groups = [[]]
+            for group in groups:
+                await self._arm(arm, group, judge if group is groups[-1] else None)
         return self.report()
 
     def _is_good(self, cell: Cell) -> bool:
@@ -138,10 +153,12 @@ class Grid:
         self.progress.stage(
             f"{arm.name}: asking {arm.url}" if arm.url else f"{arm.name}: starting its server"
         )
-        server_log = self.store.logs / f"{arm.slug}.log"
+        batch = max((_batch(cell) for cell in cells), default=max(self.plan.concurrency))
+        name = f"{arm.slug}.bs{batch}" if self.plan.own_batches else arm.slug
+        server_log = self.store.logs / f"{name}.log"
         try:
             async with (
-                serving(arm, max(self.plan.concurrency), server_log, self.plan.start_timeout_s) as url,
+                serving(arm, batch, server_log, self.plan.start_timeout_s) as url,
                 http_client(url, own=arm.url is None) as client,
             ):
                 target = await Target.find(client, self.plan.sets[0].prompts[0], self.plan.request_timeout_s)

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from plugin.training.data.conversations import Render, Turn, Which, read_chat, read_turns, split_turns
+from plugin.training.data.conversations import (
+    Render,
+    Turn,
+    Which,
+    plain_text,
+    read_chat,
+    read_turns,
+    split_turns,
+)
 
 CONVERSATION_COLUMNS: Final = ("messages", "conversations")
 OTHER_COLUMNS: Final = ("image", "images", "video", "videos", "audio", "audios")
@@ -63,7 +71,9 @@ class Columns:
             if template is not None:
                 _names(template)
 
-    def texts(self, row: Mapping[str, Any], render: Render, prompts_alone: bool = False) -> tuple[str, str]:
+    def texts(
+        self, row: Mapping[str, Any], render: Render = plain_text, prompts_alone: bool = False
+    ) -> tuple[str, str]:
         """(prompt, response) of a row; `prompts_alone` needs no response and gives none.
 
         Raises `Unusable` for a row without a prompt or response, or with more than text, and `ValueError` naming the

@@ -14,6 +14,7 @@ from rich.console import Console
 from app.bench.arithmetic import spread_ms
 from app.bench.equality import Difference, compare
 from app.bench.report import text
+from app.bench.report.html import page
 from app.bench.report.markdown import markdown
 from app.bench.report.plots import acceptance_figure, draw, speedup_figure
 from app.bench.report.report import build, rows
@@ -232,6 +233,15 @@ def test_what_is_plotted() -> None:
 def test_nothing_to_plot(tmp_path: Path) -> None:
     assert draw(report([record("verifier", 100.0)]), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_holds_all_that_the_markdown_does(tmp_path: Path) -> None:
+    """Tables and pictures in one file; what a server said stays text."""
+    made = report([*SWEEP[:3], record("dflash:7", 9.0, 7, failed=1, failures={"x": 1}, errors=["<b>no</b>"])])
+    shown = page(markdown(made, draw(made, tmp_path)), tmp_path)
+    assert shown.count("<table>") == 5 and shown.count("<svg") == 2 and "<img" not in shown
+    assert "&lt;b&gt;no&lt;/b&gt;" in shown and "<b>" not in shown and "<title>Benchmark</title>" in shown
+    assert "<td>1.50×</td>" in shown
 
 
 outputs = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=6)
