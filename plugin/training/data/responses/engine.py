@@ -6,15 +6,17 @@ its last answer, and with the trainer. What it says goes to a log, whose end is 
 
 from __future__ import annotations
 
+import json
 import logging
-import multiprocessing
 import os
-import signal
+import re
+import select
+import subprocess
 import sys
+import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +32,9 @@ _GPU_SHARE: Final = 0.85
 """Of the memory that is free when the engine starts, beside the trainer's own."""
 _STEP_TOKENS: Final = 2048
 _LOG_LINES: Final = 12
+_SECONDS_BETWEEN_LINES: Final = 10.0
+_OF_TORCHRUN: Final = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE|NAME)$|MASTER_|TORCHELASTIC_")
+"""What tells a process that it is one of several; the engine's is none of the trainer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +54,46 @@ class EngineAnswers:
         logger.info(
             "starting vLLM with %s for %d responses; its log: %s", self.folder, len(prompts), self.log
         )
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        process = context.Process(
-            target=_work, args=(self, list(prompts), max_new_tokens, theirs), daemon=True
-        )
-        process.start()
-        theirs.close()
-        left = len(prompts)
+        root = str(Path(__file__).parents[4])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables = {name: value for name, value in os.environ.items() if not _OF_TORCHRUN.match(name)}
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as asked, self.log.open("wb") as log:
+            order = {"engine": asdict(self) | {"log": str(self.log)}, "max_new_tokens": max_new_tokens}
+            asked.writelines(json.dumps(line) + "\n" for line in (order, *prompts))
+            asked.seek(0)
+            # A session of its own keeps Ctrl-C from it, which is the trainer's; its end is, too.
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=asked,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**variables, "PYTHONPATH": path},
+                start_new_session=True,
+            )
         try:
-            while left:
-                for answer in ours.recv():
-                    left -= 1
-                    yield answer
-        except EOFError:
-            process.join()
-            raise DataError(
-                f"vLLM ended with {process.exitcode} before the last response: {self._end_of_log()}"
-            ) from None
+            yield from self._answers(process, len(prompts))
         finally:
-            ours.close()
-            process.terminate()
-            process.join()
+            process.kill()
+            process.communicate()
 
-    def _end_of_log(self) -> str:
+    def _answers(self, process: subprocess.Popen[bytes], count: int) -> Iterator[tuple[int, list[int]]]:
+        assert process.stdout is not None
+        # vLLM's start takes a minute or more, of which its own lines say something.
+        while not select.select([process.stdout], [], [], _SECONDS_BETWEEN_LINES)[0]:
+            logger.info("vLLM is starting: %s", self._end_of_log(1))
+        for _ in range(count):
+            line = process.stdout.readline()
+            if not line:
+                code = process.wait()
+                raise DataError(f"vLLM ended with {code} before the last response: {self._end_of_log()}")
+            number, response = json.loads(line)
+            yield number, response
+
+    def _end_of_log(self, lines: int = _LOG_LINES) -> str:
         with self.log.open(encoding="utf-8", errors="replace") as file:
-            lines = deque((line.strip() for line in file if line.strip()), _LOG_LINES)
-        return " | ".join(lines) or f"{self.log} is empty"
+            last = deque((line.strip() for line in file if line.strip()), lines)
+        return " | ".join(last) or "no line yet"
 
     def arguments(self, max_new_tokens: int) -> dict[str, Any]:
         """vLLM's engine arguments: on the CPU in float32, which the trainer has the verifier in, too, and eager."""
@@ -96,25 +113,6 @@ class EngineAnswers:
         }
 
 
-def _work(asked: EngineAnswers, prompts: list[list[int]], max_new_tokens: int, answers: Connection) -> None:
-    """The process: an engine, stepped until the last prompt is answered."""
-    # Ctrl-C is the trainer's, which then ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log = os.open(asked.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(log, stream.fileno())
-    # The engine within this process, which its memory and its end go with.
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
-    hide()
-    llm = _engine(asked, max_new_tokens)
-    for batch in _stepped(llm, prompts, max_new_tokens):
-        answers.send(batch)
-    answers.close()
-    # vLLM's teardown has nothing to save, and some of its threads outlive it.
-    os._exit(0)
-
-
 def _engine(asked: EngineAnswers, max_new_tokens: int) -> Any:
     import torch
     from vllm import EngineArgs
@@ -131,10 +129,8 @@ def _engine(asked: EngineAnswers, max_new_tokens: int) -> Any:
     return LLMEngine.from_vllm_config(config, usage_context=UsageContext.LLM_CLASS)
 
 
-def _stepped(
-    llm: Any, prompts: list[list[int]], max_new_tokens: int
-) -> Iterator[list[tuple[int, list[int]]]]:
-    """What each step finishes. Twice a batch is in the engine at any time, so that none of it idles."""
+def _stepped(llm: Any, prompts: Iterable[list[int]], max_new_tokens: int) -> Iterator[tuple[int, list[int]]]:
+    """(number of the prompt, response) as they end. The engine always has twice a batch, so that it never idles."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -156,7 +152,29 @@ def _stepped(
             running += 1
         if not running:
             return
-        ended = [output for output in llm.step() if output.finished]
-        running -= len(ended)
-        if ended:
-            yield [(int(output.request_id), list(output.outputs[0].token_ids)) for output in ended]
+        for output in llm.step():
+            if output.finished:
+                running -= 1
+                yield int(output.request_id), list(output.outputs[0].token_ids)
+
+
+def main() -> None:
+    """The process: its first line of input is the order, every other one a prompt; its output are the answers."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # where vLLM's own lines go
+    # The engine within this process, which its memory and its end go with.
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+    hide()
+    order = json.loads(sys.stdin.readline())
+    asked = EngineAnswers(**order["engine"])
+    llm = _engine(asked, order["max_new_tokens"])
+    for answer in _stepped(llm, map(json.loads, sys.stdin), order["max_new_tokens"]):
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    # vLLM's teardown has nothing to save, and some of its threads outlive it.
+    answers.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
