@@ -34,7 +34,7 @@ from app.bench.check import checkpoints_of
 from app.bench.client import http_client
 from app.bench.command import positive
 from app.bench.counters import acceptance_between, settled
-from app.bench.errors import BenchError
+from app.bench.errors import BenchError, ServerLost
 from app.bench.prompts import PROBLEMS, load, named_templates
 from app.bench.servers import serving
 from benchmarks.comparison import AGREES, DIFFERS, Comparison, Request, Walk
@@ -57,6 +57,8 @@ async def served(
         requests = [await _complete(client, prompt, max_tokens) for prompt in prompts]
         steps = sum(len(request.accepted) for request in requests)
         after = await settled(client, before.counts.drafts + steps if before else 0)
+    except httpx.TransportError as error:
+        raise ServerLost(f"{client.base_url}: {type(error).__name__}: {error}") from None
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise BenchError(f"{client.base_url}: {type(error).__name__}: {error}") from None
     counted = acceptance_between(before, after)
