@@ -14,7 +14,7 @@ import pytest
 from plugin.training.data.conversations import Turn
 from plugin.training.data.mixture import read_data
 from plugin.training.data.pairs import DataError, Pair
-from plugin.training.data.problems.generate import take
+from plugin.training.data.problems.generate import take, wrapped
 
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
@@ -61,7 +61,7 @@ def test_counts_are_exact_and_logged(mixed: str, caplog: pytest.LogCaptureFixtur
     assert "a: 3 of 6 rows taken, 2 skipped: 1 no response, 1 no prompt" in caplog.text
     assert (second["source"], second["taken"], second["generator_seed"]) == ("sums", 2, 43)
     assert {pair.prompt for pair in data.pairs if pair.id.startswith("sums:")} == {
-        problem.question for problem in take(43, "train", 2)
+        wrapped(problem.question, number) for number, problem in enumerate(take(43, "train", 2))
     }
     assert json.loads(json.dumps(data.counts)) == data.counts
 
