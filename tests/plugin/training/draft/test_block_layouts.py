@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from plugin.drafts.families import FAMILIES
 from plugin.training.draft.anchors import (
     Blocks,
     context_mask,
@@ -87,7 +88,7 @@ def test_a_share_of_blocks_is_drawn_shorter(ahead: int) -> None:
     assert again.sizes is not None and torch.equal(again.sizes, found.sizes)
 
 
-@pytest.mark.parametrize("family", ["dflash", "dspark", "dflare"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("shape", [{}, {"sliding_layers": (1,), "sliding_window": 3}])
 def test_a_shorter_block_is_the_block_that_serving_makes(
     make_draft: Callable[..., TrainableDraft], family: str, shape: dict[str, object]
