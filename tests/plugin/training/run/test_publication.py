@@ -115,7 +115,8 @@ def test_the_card_has_what_a_stranger_needs(
     text = card.text()
     for words in (
         "| magicoder | 50 of 100 |", "| responses | the verifier's |", "| training, validation samples | 53, 6 |",
-        "| end cut | 4 prompts, 7 responses |", "| packed rows a step | 2 |", "| loss | 1 lk_hybrid |", "| blocks drawn shorter | 25% |",
+        "| end cut | 4 prompts, 7 responses |",
+        "| packed rows a step | 2 |", "| loss | 1 lk_hybrid |", "| blocks drawn shorter | 25% |",
         "| loss_epoch | 0.25000 |",
         "## Limits", "It serves owner/verifier and no other model", "cut at 2048 tokens and responses at 1024",
         "It can say 40 of 64 tokens",
