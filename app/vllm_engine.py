@@ -31,11 +31,12 @@ from app.engine import (
     Step,
     TokenLogprob,
 )
-from app.engine_arguments import cpu_cache_bytes, engine_arguments
+from app.engine_arguments import engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
 from plugin.engine_process import METHOD, import_ahead
 from plugin.quiet_logs import hide
+from plugin.verifier.cpu_cache import cpu_cache_bytes
 
 _SETTLE_S = 0.1
 """Between a step's outputs and vLLM's own account of it."""

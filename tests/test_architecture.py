@@ -34,6 +34,7 @@ KNOWN_TO_THE_APP = (
     "plugin.drafts.families",
     "plugin.engine_process",
     "plugin.quiet_logs",
+    "plugin.verifier.cpu_cache",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
 """What of `plugin` the package `app` may import, and its command line: the flags of `train`."""
@@ -165,6 +166,7 @@ FLOORS = {
         ("plugin.training", "plugin.training.command"),
         ("plugin.training.demo",),
         ("plugin.training.entry",),
+        ("plugin.training.run_data",),
         ("plugin.training.run",),
         ("plugin.training.verifier",),
         ("plugin.training.draft",),

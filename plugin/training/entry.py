@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import logging
 import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import fields
+from typing import Final
 
 import torch
 from rich.console import Console
@@ -20,8 +19,7 @@ from transformers import AutoTokenizer
 
 from plugin.drafts import checkpoint as checkpoints
 from plugin.training.data.conversations import plain_text, template_text
-from plugin.training.data.mixture import Mixture, read_data
-from plugin.training.data.samples import Sample, encode, split_samples
+from plugin.training.data.mixture import read_data
 from plugin.training.device import training_device
 from plugin.training.run.beginning import begun_draft, build_trainer, open_run, run_facts
 from plugin.training.run.checkpoint import RunMetadata, compare_facts, restore, train_command
@@ -30,9 +28,9 @@ from plugin.training.run.folder import RunFolder
 from plugin.training.run.processes import Processes
 from plugin.training.run.progress import RunProgress
 from plugin.training.run.publication import Publication
-from plugin.training.run.responses import verifier_responses
 from plugin.training.run.stop import Interrupted
 from plugin.training.run.training_run import RunOptions, TrainingRun
+from plugin.training.run_data import prepare_data
 from plugin.training.settings import DraftSettings, LossSettings
 from plugin.training.verifier.frozen_verifier import FrozenVerifier
 
@@ -44,7 +42,6 @@ _KNOWN = (
     ValueError, FloatingPointError, MissingTracker, OSError, SafetensorError, checkpoints.CheckpointError,
 )  # fmt: skip
 _LOG_EVERY_ON_CUDA = 10
-_RESPONSES_AT_ONCE = 8
 
 
 def guarded(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
@@ -80,15 +77,6 @@ def _ended(words: str, code: int) -> int:
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """Samples to train and to validate on, and their counts, JSON-ready (a checkpoint's training/data.json)."""
-
-    train: list[Sample]
-    validation: list[Sample]
-    counts: dict[str, Any]
-
-
 def train_family(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train <family>`: what is cheap to check is checked before what takes long.
 
@@ -116,7 +104,8 @@ def _train(
         newest = open_run(folder, arguments)
     path = checkpoints.fetch(named).verifier.path
     render = template_text(AutoTokenizer.from_pretrained(path)) if arguments.chat_template else plain_text
-    mixture = read_data(arguments.data, settings.seed, render)
+    alone = arguments.responses == "verifier"
+    mixture = read_data(arguments.data, settings.seed, render, prompts_alone=alone)
     verifier = FrozenVerifier.load(path, device)
     draft = begun_draft(arguments, verifier, newest)
     facts = run_facts(settings, arguments, verifier, processes.count)
@@ -173,32 +162,3 @@ def _settings(arguments: argparse.Namespace, device: torch.device) -> DraftSetti
     given["precision"] = arguments.precision or ("bfloat16" if device.type == "cuda" else "float32")
     loss = LossSettings(arguments.gamma, arguments.terms, arguments.confidence)
     return DraftSettings(**given, loss=loss)
-
-
-def prepare_data(
-    arguments: argparse.Namespace,
-    settings: DraftSettings,
-    verifier: FrozenVerifier,
-    mixture: Mixture,
-    folder: RunFolder,
-) -> RunData:
-    """The pairs as token ids, with the responses that are asked for, split into training and validation."""
-    samples = encode(
-        verifier.tokenizer, mixture.pairs, verifier.end_id, settings.prompt_length, settings.response_length
-    )
-    if arguments.responses == "verifier":
-        length = min(arguments.max_new_tokens or settings.response_length, settings.response_length)
-        at_once = settings.extractor_batch * _RESPONSES_AT_ONCE
-        samples = verifier_responses(verifier, samples, length, at_once, folder.path)
-    train, validation = split_samples(samples, settings.train_fraction, settings.seed)
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(repr((sample.prompt, sample.response)).encode())
-    counts = {
-        **mixture.counts,
-        "responses": arguments.responses,
-        "training_samples": len(train),
-        "validation_samples": len(validation),
-        "tokens_sha256": digest.hexdigest(),
-    }
-    return RunData(train, validation, counts)

@@ -27,6 +27,19 @@ def _layers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is no comma list of layer numbers") from None
 
 
+class _Responses(argparse.Action):
+    """A server's address means the verifier's responses, too: who makes them is another matter."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, text: Any, _: Any = None
+    ) -> None:
+        given = text.startswith(("http://", "https://"))
+        if not given and text not in ("data", "verifier"):
+            parser.error(f"argument --responses: {text!r} is neither data nor verifier nor a http:// address")
+        space.responses_server = text if given else None
+        space.responses = "verifier" if given else text
+
+
 def add_family(parser: argparse.ArgumentParser, family: str) -> None:
     """Adds them all."""
     parser.set_defaults(target=family)
@@ -44,10 +57,12 @@ def add_family(parser: argparse.ArgumentParser, family: str) -> None:
     add("--fresh", action="store_true", help="refuse a run folder that holds checkpoints instead of going on")
     add("--from", dest="start", type=Path, metavar="FOLDER", help="draft whose weights a new run starts with")
     add(
-        "--responses", choices=("data", "verifier"), default="data",
-        help="learn from the data's responses (default) or from the verifier's own greedy answers to the data's"
-        " prompts, which take time to make and give the best acceptance",
+        "--responses", action=_Responses, default="data", metavar="data|verifier|URL",
+        help="learn from the data's responses (default), or from the verifier's own greedy answers to the data's"
+        " prompts, which vLLM makes here or a running server at URL; these give the best acceptance",
     )  # fmt: skip
+    parser.set_defaults(responses_server=None)
+    add("--responses-file", type=Path, metavar="FILE", help="keeps such answers (OUT/responses.jsonl)")
     add("--max-new-tokens", type=positive, metavar="N", help="of such an answer (default: --response-length)")
     _add_shape(parser, family)
     _add_recipe(parser)

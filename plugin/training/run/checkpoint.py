@@ -93,9 +93,9 @@ def write_checkpoint(
                 f"{final / name}: cannot be written: {' '.join(str(error).split())[:120]}"
             ) from error
     (folder / "training").mkdir()
-    write_json(folder / "training" / "data.json", metadata.data)
+    write_json(folder / "training" / "data_config.json", metadata.data)
     write_json(folder / RUN_FACTS, metadata.facts)
-    launcher = folder / "training" / "launch.sh"
+    launcher = folder / "training" / "train.sh"
     launcher.write_text(f"#!/bin/sh\n{metadata.launcher}\n")
     launcher.chmod(0o755)
     if metadata.events is not None and metadata.events.is_dir():

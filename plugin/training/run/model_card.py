@@ -110,7 +110,16 @@ class ModelCard:
             "training, validation samples": f"{self.data.get('training_samples')}, "
             f"{self.data.get('validation_samples')}",
             "responses": f"the {self.data.get('responses', 'data')}'s",
+            **self._cut(),
         }
+
+    def _cut(self) -> dict[str, object]:
+        cut = self.data.get("cut")
+        return (
+            {}
+            if cut is None
+            else {f"{cut['side']} cut": f"{cut['prompts']} prompts, {cut['responses']} responses"}
+        )
 
     def _limits(self, name: str) -> list[str]:
         config, settings = self.config, self.settings

@@ -26,6 +26,7 @@ DATA = {
     "training_samples": 53,
     "validation_samples": 6,
     "responses": "verifier",
+    "cut": {"prompts": 4, "responses": 7, "side": "end"},
 }
 
 
@@ -114,6 +115,7 @@ def test_the_card_has_what_a_stranger_needs(
     text = card.text()
     for words in (
         "| magicoder | 50 of 100 |", "| responses | the verifier's |", "| training, validation samples | 53, 6 |",
+        "| end cut | 4 prompts, 7 responses |",
         "| packed rows a step | 2 |", "| loss | 1 lk_hybrid |", "| blocks drawn shorter | 25% |",
         "| loss_epoch | 0.25000 |",
         "## Limits", "It serves owner/verifier and no other model", "cut at 2048 tokens and responses at 1024",
