@@ -37,9 +37,11 @@ def install() -> None:
         v1_runner.expand_temperatures_on_cpu()
         eager_functions.eager_on_the_cpu()
     else:
-        from plugin.vllm_hooks import v2_runner
+        from plugin.vllm_hooks import v2_batches, v2_runner
 
         v2_runner.block_speculators()
         v2_runner.compiled_decoder_beside_encoder_inputs()
         v2_runner.first_token_as_decode()
         v2_runner.mixed_decode_graphs()
+        v2_batches.parameters_of_new_requests_only()
+        v2_batches.tensors_of_an_unchanged_batch()
