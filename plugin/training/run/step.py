@@ -39,6 +39,9 @@ class BlockStep:
             )
         self.draft, self.extractor, self.settings = draft, extractor, settings
         self.device = next(draft.parameters()).device
+        if self.device.type == "cuda":
+            for layer in draft.layers:  # of one kind: one program for all
+                layer.compile(dynamic=True)
 
     def __call__(
         self,
