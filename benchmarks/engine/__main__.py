@@ -15,11 +15,9 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.cores import pin_all
 from benchmarks.engine.critical_path import path_table
 from benchmarks.engine.figures import FIRST, SOME, Figure, as_json, graph_figures, host_figures, time_figures
 from benchmarks.engine.process import Arm, ArmProcess
@@ -168,15 +166,12 @@ def main() -> None:
             engine=NO_COMPILING if args.smoke else None,
         )
         processes = start(by_arm, args.logs, args.timeout)
-        cores = pin_all([process.process.pid for process in processes.values()])
-        print(cores or "too few cores to give the arms some of their own", flush=True)
         arms: dict[str, Arm] = dict(processes)
         try:
             found, details = run_all(arms, batches, args.rounds, args.new_tokens, shape)
         finally:
             for process in processes.values():
                 process.stop()
-    details["cores"] = None if cores is None else asdict(cores)
     (args.logs / "engine-details.json").write_text(json.dumps(details))
     print("graph ms:", json.dumps(milliseconds(details["graph_seconds"])))
     for name, figure in found.items():
