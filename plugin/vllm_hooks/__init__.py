@@ -37,7 +37,7 @@ def install() -> None:
         v1_runner.expand_temperatures_on_cpu()
         eager_functions.eager_on_the_cpu()
     else:
-        from plugin.vllm_hooks import v2_batches, v2_runner, v2_sampling
+        from plugin.vllm_hooks import quick_launch, v2_batches, v2_runner, v2_sampling
 
         v2_runner.block_speculators()
         v2_runner.compiled_decoder_beside_encoder_inputs()
@@ -46,3 +46,4 @@ def install() -> None:
         v2_batches.parameters_of_new_requests_only()
         v2_batches.tensors_of_an_unchanged_batch()
         v2_sampling.greedy_steps()
+        quick_launch.quick_launches()
