@@ -6,7 +6,7 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-from plugin.vllm_hooks import cache_size, configuration, front_end, scheduler
+from plugin.vllm_hooks import cache_size, configuration, front_end, scheduler, slots
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -23,6 +23,7 @@ def install() -> None:
     configuration.draft_beside_the_verifier()
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
+    slots.slots_that_are_there()
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
