@@ -6,7 +6,7 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-from plugin.vllm_hooks import cache_size, configuration, front_end, processes, scheduler
+from plugin.vllm_hooks import cache_size, configuration, front_end, processes, scheduler, slots
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -23,6 +23,7 @@ def install() -> None:
     configuration.draft_beside_the_verifier()
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
+    slots.slots_that_are_there()
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
@@ -38,9 +39,13 @@ def install() -> None:
         v1_runner.expand_temperatures_on_cpu()
         eager_functions.eager_on_the_cpu()
     else:
-        from plugin.vllm_hooks import v2_runner
+        from plugin.vllm_hooks import quick_launch, v2_batches, v2_runner, v2_sampling
 
         v2_runner.block_speculators()
         v2_runner.compiled_decoder_beside_encoder_inputs()
         v2_runner.first_token_as_decode()
         v2_runner.mixed_decode_graphs()
+        v2_batches.parameters_of_new_requests_only()
+        v2_batches.tensors_of_an_unchanged_batch()
+        v2_sampling.greedy_steps()
+        quick_launch.quick_launches()

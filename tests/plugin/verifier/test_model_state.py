@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu import buffer_utils
+from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.attention.cross_write import naive_cross_write
 from plugin.verifier import cross_kv
@@ -33,6 +35,7 @@ def state(monkeypatch):
     made.encoder_seq_lens_gpu = torch.full((4,), 77, dtype=torch.int32)
     made.encoder_cache = SimpleNamespace(mm_features={})
     made._encoder_lens = buffer_utils.UvaBackedTensor(4, dtype=torch.int32)
+    made._gathered, made._graphs_need_metadata = None, False
     return made
 
 
@@ -76,6 +79,46 @@ def test_a_dummy_batch_reads_nobodys_prompt_and_a_capture_the_longest(state):
     add(state, "a", 0, 5)
     assert lengths(state, ["req_0_x"], [0]) == [0]
     assert lengths(state, ["req_0_x"], [0], capture=True) == [500]
+
+
+def test_a_step_that_replays_a_graph_gathers_lengths_once_a_batch_and_builds_no_metadata(state, monkeypatch):
+    stock = []
+    monkeypatch.setattr(
+        EncoderDecoderModelState, "prepare_attn", lambda *_: stock.append("built") or {"layer": "metadata"}
+    )
+    add(state, "a", 0, 5)
+    add(state, "b", 2, 9)
+    buffer, slots = state.encoder_seq_lens_gpu, torch.tensor([2, 0])
+
+    def prepare(slots, mode=CUDAGraphMode.FULL, capture=False):
+        batch = SimpleNamespace(idx_mapping=slots, max_query_len=None)
+        return state.prepare_attn(batch, mode, (), None, [], None, for_capture=capture)
+
+    assert prepare(slots) == {}
+    assert buffer.tolist() == [9, 5, 0, 0]
+    buffer[0] = 77
+    assert prepare(slots) == {}
+    assert buffer[0] == 77  # an unchanged batch is not gathered again
+    add(state, "c", 2, 4)
+    prepare(slots)
+    assert buffer.tolist() == [4, 5, 0, 0]
+    prepare(torch.tensor([0]))
+    assert buffer.tolist() == [5, 0, 0, 0]
+    assert stock == []
+    assert prepare(slots, CUDAGraphMode.NONE) == prepare(slots, capture=True) == {"layer": "metadata"}
+    state._graphs_need_metadata = True
+    assert prepare(slots) == {"layer": "metadata"}
+
+
+def test_a_dummy_batch_between_two_steps_has_the_lengths_gathered_again(state):
+    add(state, "a", 0, 5)
+    slots = [0]
+    assert lengths(state, ["a"], slots) == [5]
+    kept = state._gathered
+    lengths(state, ["req_0_x"], slots, capture=True)
+    state._batch = SimpleNamespace(idx_mapping=kept)
+    state._gather_encoder_lens()
+    assert state.encoder_seq_lens_gpu.tolist() == [5, 0, 0, 0]
 
 
 def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
