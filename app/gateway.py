@@ -175,12 +175,20 @@ class Gateway:
         self.on_end()
 
     async def _watch(self, engine: Engine) -> None:
+        """Until the engine is lost. Another failure of the question is logged, once while it stays the same, and no
+        reason to ask no more: a dead engine that nobody notices is never replaced.
+        """
+        logged: str | None = None
         while True:
             try:
                 await engine.check_health()
+                logged = None
             except EngineDead as error:
                 self._died(str(error))
                 return
+            except Exception as error:
+                if logged != (logged := _in_one_line(error)):
+                    log.error("the engine's health could not be asked: %s", logged, exc_info=error)
             await asyncio.sleep(HEALTH_POLL_S)
 
     def _died(self, why: str) -> None:

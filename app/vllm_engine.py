@@ -9,6 +9,7 @@ answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -35,6 +36,8 @@ from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
 from plugin.quiet_logs import hide
+
+log = logging.getLogger("app.engine")
 
 _SETTLE_S = 0.1
 """Between a step's outputs and vLLM's own account of it."""
@@ -154,7 +157,7 @@ class VllmEngine:
 
     async def _keep(self) -> None:
         """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write and
-        empty their lists now and then, as vLLM's own server does.
+        empty their lists now and then, as vLLM's own server does. One failure does not end it: the lists would grow.
         """
         from vllm import envs
 
@@ -162,9 +165,14 @@ class VllmEngine:
             await self._llm.get_supported_tasks()
         except self._dead:
             return
+        except Exception:
+            log.exception("the engine's tasks could not be asked; the first request asks again")
         while True:
             await asyncio.sleep(envs.VLLM_LOG_STATS_INTERVAL)
-            await self._llm.do_log_stats()
+            try:
+                await self._llm.do_log_stats()
+            except Exception:
+                log.exception("the engine's statistics could not be written")
 
     def _rendered(self, ids: Sequence[int]) -> Any:
         """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead of

@@ -130,10 +130,13 @@ async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_
             "warm-up: stopped after %g s at %r; first requests of later kinds may wait", limit_s, kind
         )
     except (EngineDead, EngineFailure) as error:
-        names = [identity.verifier.path] + ([f"the draft {identity.draft.path}"] if identity.draft else [])
-        raise WarmUpError(
-            f"{' with '.join(names)} was loaded and cannot run: the first request ({kind}) failed: {error}"
-        ) from None
+        raise cannot_run(identity, f"the first request ({kind}) failed", error) from None
+
+
+def cannot_run(identity: Identity, what: str, error: Exception) -> WarmUpError:
+    """The refusal of what was loaded and failed before anyone was served."""
+    names = [identity.verifier.path] + ([f"the draft {identity.draft.path}"] if identity.draft else [])
+    return WarmUpError(f"{' with '.join(names)} was loaded and cannot run: {what}: {error}")
 
 
 async def _run(

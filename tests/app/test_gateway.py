@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any, Self
@@ -120,3 +121,41 @@ async def test_two_lives_at_once_are_refused() -> None:
             async with ready(app):
                 pass
         assert (await complete(client)).status_code == 200
+
+
+class Odd(FakeEngine):
+    """Cannot always be asked how it is."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked = 0
+
+    async def check_health(self) -> None:
+        self.asked += 1
+        if self.asked < 4:
+            raise OSError("too many open files")
+        await super().check_health()
+
+
+async def test_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no death does not end the watch, and is logged once; the death that follows is seen."""
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr("app.gateway.HEALTH_POLL_S", 0.005)
+    monkeypatch.setattr("app.factory.signal.raise_signal", lambda number: None)
+    engine = Odd()
+    app = build(engine)
+    gateway = app.state.gateway
+    async with ready(app):
+        while engine.asked < 6:
+            await asyncio.sleep(0.005)
+        assert gateway.phase == "ready"
+        engine.dead = True
+        async with asyncio.timeout(5):
+            while gateway.phase == "ready":
+                await asyncio.sleep(0.005)
+        assert gateway.phase == "dead"
+        gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
+    (line,) = [line for line in lines if "could not be asked" in line]
+    assert line.endswith("OSError: too many open files")

@@ -63,6 +63,8 @@ class Llm:
 
     async def do_log_stats(self) -> None:
         self.flushed += 1
+        if self.flushed == 1:
+            raise OSError("no room")
         if self.flushed > 2:
             self.often.set()
 
@@ -85,7 +87,9 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
 
 
 async def test_stat_loggers_are_flushed_until_the_end(llm: Llm) -> None:
-    """Their lists grow with every step otherwise. However often health is asked for, there is one upkeep."""
+    """Their lists grow with every step otherwise. However often health is asked for, there is one upkeep, which a
+    failure does not end.
+    """
     engine = VllmEngine(llm, 8)
     for _ in range(3):
         await engine.check_health()
