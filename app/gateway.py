@@ -28,7 +28,7 @@ from app.progress import LoadingProgress
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
-from app.warm_up import PROMPT, WarmUpError, warm_up
+from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
@@ -148,6 +148,8 @@ class Gateway:
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
+        except EngineDead as error:
+            self._failed(cannot_run(self.identity, "the engine did not survive the probe", error))
         except Exception as error:
             self._failed(error)
         else:

@@ -13,16 +13,7 @@ from pathlib import Path
 
 from app.drafts.identity import Identity
 from app.drafts.probe import Probe, promised_length
-from app.engine import (
-    Engine,
-    EngineDead,
-    EngineFailure,
-    GenerateRequest,
-    InvalidRequest,
-    Sampling,
-    SpecMetrics,
-)
-from app.warm_up import cannot_run
+from app.engine import Engine, EngineFailure, GenerateRequest, InvalidRequest, Sampling, SpecMetrics
 
 log = logging.getLogger("app.drafts")
 
@@ -48,7 +39,7 @@ async def probe(engine: Engine, identity: Identity, limit_s: float = LIMIT_S) ->
     when it took too long.
 
     Raises:
-        WarmUpError: the engine did not survive it.
+        EngineDead: the engine did not survive it.
     """
     draft, k = identity.draft, identity.k
     if draft is None or k is None:
@@ -63,8 +54,6 @@ async def probe(engine: Engine, identity: Identity, limit_s: float = LIMIT_S) ->
     except TimeoutError:
         log.info("probe: %d prompts took more than %g s; the draft is not judged", len(PROMPTS), limit_s)
         return None
-    except EngineDead as error:
-        raise cannot_run(identity, "the engine did not survive the probe's prompts", error) from None
     parts = [one for one in found if one is not None]
     result = Probe(
         prompts=len(parts),

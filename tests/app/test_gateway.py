@@ -128,12 +128,14 @@ class Odd(FakeEngine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.asked = 0
+        self.asked, self.often = 0, asyncio.Event()
 
     async def check_health(self) -> None:
         self.asked += 1
         if self.asked < 4:
             raise OSError("too many open files")
+        if self.asked > 5:
+            self.often.set()
         await super().check_health()
 
 
@@ -143,18 +145,15 @@ async def test_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
     monkeypatch.setattr("app.gateway.HEALTH_POLL_S", 0.005)
-    monkeypatch.setattr("app.factory.signal.raise_signal", lambda number: None)
     engine = Odd()
     app = build(engine)
     gateway = app.state.gateway
-    async with ready(app):
-        while engine.asked < 6:
-            await asyncio.sleep(0.005)
+    async with ready(app), asyncio.timeout(5):
+        gateway.on_end = (ended := asyncio.Event()).set
+        await engine.often.wait()
         assert gateway.phase == "ready"
         engine.dead = True
-        async with asyncio.timeout(5):
-            while gateway.phase == "ready":
-                await asyncio.sleep(0.005)
+        await ended.wait()
         assert gateway.phase == "dead"
         gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
     (line,) = [line for line in lines if "could not be asked" in line]
