@@ -16,7 +16,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
-from app.bad_words import banned
 from app.cpu_process import placement
 from app.engine import (
     EngineDead,
@@ -121,6 +120,7 @@ class VllmEngine:
             max_encoder_len=max_encoder_len,
             has_draft=llm.vllm_config.speculative_config is not None,
             dtype=str(model.dtype).removeprefix("torch."),
+            end_ids=_end_ids(llm),
             default_sampling=model.get_diff_sampling_param(),
         )
 
@@ -196,8 +196,6 @@ class VllmEngine:
                 async for output in outputs:
                     started = True
                     yield _step(output, request.sampling)
-        except InvalidRequest:  # ours already: a banned word
-            raise
         except self._refused as error:
             raise _refusal(error, request.sampling) from error
         except self._dead as error:
@@ -220,12 +218,18 @@ class VllmEngine:
             values["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
         if sampling.repetition_detection:
             values["repetition_detection"] = RepetitionDetectionParams(**sampling.repetition_detection)
-        words, allowed = values.pop("bad_words"), sampling.allowed_token_ids
+        # vLLM makes them of its own `bad_words`, which stay empty: see `app.bad_words`.
+        banned = values.pop("bad_words")
         params = SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
-        if words:
-            # vLLM fills this from its own `bad_words`, which stay empty: see `app.bad_words`.
-            params._bad_words_token_ids = banned(words, self.tokenizer, allowed)
+        params._bad_words_token_ids = banned or None
         return params
+
+
+def _end_ids(llm: Any) -> frozenset[int]:
+    """The tokenizer's end token and the generation config's one or more, as vLLM takes them together."""
+    named = llm.model_config.try_get_generation_config().get("eos_token_id")
+    ids = {llm.renderer.get_eos_token_id(), *(named if isinstance(named, list) else [named])}
+    return frozenset(ids - {None})
 
 
 def _refusal(error: Exception, sampling: Sampling) -> InvalidRequest:

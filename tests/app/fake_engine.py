@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -46,7 +46,7 @@ class FakeTokenizer:
             errors="replace"
         )
 
-    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+    def spellings(self, text: str, at_most: int, among: Collection[int] | None = None) -> list[list[int]]:
         return [self.encode(text, False)]
 
     def token(self, token_id: int) -> str:
@@ -86,7 +86,9 @@ class FakeEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32")
+        return EngineFacts(
+            VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32", frozenset({EOS})
+        )
 
     @asynccontextmanager
     async def uncounted(self) -> AsyncIterator[None]:

@@ -11,7 +11,7 @@ import pytest
 
 from app.completions.request import REFUSED
 from tests.app.conftest import complete, served
-from tests.app.fake_engine import VOCAB, FakeEngine
+from tests.app.fake_engine import EOS, VOCAB, FakeEngine, tokens
 
 pytestmark = pytest.mark.anyio
 OMIT = object()
@@ -55,6 +55,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("fields", "best_of", {"best_of": 2}),
     ("fields", "stop", {"stop": ["a", ""]}),
     ("fields", "bad_words", {"bad_words": [""]}),
+    ("fields", "bad_words", {"bad_words": [" "]}),
+    ("fields", "bad_words", {"bad_words": [f"w{i}" for i in range(65)]}),
+    ("fields", "bad_words", {"bad_words": ["a"], "allowed_token_ids": tokens("a")}),
+    ("fields", "bad_words", {"bad_words": ["a"], "allowed_token_ids": [EOS, *tokens("a")], "min_tokens": 1}),
+    ("fields", "min_tokens", {"allowed_token_ids": [EOS], "min_tokens": 1}),
+    ("fields", "min_tokens", {"allowed_token_ids": [5, EOS], "stop_token_ids": [5], "min_tokens": 1}),
+    ("fields", "allowed_token_ids", {"allowed_token_ids": [5] * 1025}),
+    ("fields", "stop_token_ids", {"stop_token_ids": [5] * 65}),
     ("fields", "stream_options", {"stream_options": {"include_usage": True}}),
     ("fields", "top_p", {"top_p": 0}),
     ("fields", "presence_penalty", {"presence_penalty": 2.1}),
