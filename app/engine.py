@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.settings import Settings
+from plugin.drafts.facts import Checkpoints
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -188,7 +189,8 @@ class EngineFacts:
 
     `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
     activations. `end_ids` end an output by themselves. `default_sampling` holds the generation config's values for
-    fields that a request leaves out.
+    fields that a request leaves out. `checkpoints` are what was loaded, hub ids now folders; None: as
+    asked for.
     """
 
     vocab_size: int
@@ -198,6 +200,7 @@ class EngineFacts:
     dtype: str
     end_ids: frozenset[int] = frozenset()
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: Checkpoints | None = None
 
 
 class Engine(Protocol):

@@ -12,6 +12,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import ValidationError
@@ -136,6 +137,8 @@ class Gateway:
 
     def _built(self, engine: Engine) -> None:
         self._engine = engine
+        if (loaded := engine.facts.checkpoints) is not None:
+            self.identity = replace(self.identity, checkpoints=loaded)
         if self.phase == "loading":
             self._tasks.append(asyncio.get_running_loop().create_task(self._warm_up(engine)))
         else:

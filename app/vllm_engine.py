@@ -33,7 +33,7 @@ from app.engine import (
 )
 from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
-from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
+from plugin.drafts.checkpoint import CheckpointError, Checkpoints, VerifierFacts, fetch
 from plugin.quiet_logs import hide
 
 log = logging.getLogger("app.engine")
@@ -77,7 +77,7 @@ def start(plan: EnginePlan) -> VllmEngine:
     llm = AsyncLLM.from_vllm_config(
         config, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=count_into(plan.ledger)
     )
-    engine = VllmEngine(llm, plan.identity.max_encoder_len)
+    engine = VllmEngine(llm, plan.identity.max_encoder_len, checkpoints)
     # What was loaded stays; collections while serving need not look through it again.
     freeze_gc_heap()
     return engine
@@ -101,7 +101,7 @@ def check_config(verifier: VerifierFacts) -> None:
 class VllmEngine:
     """`app.engine.Engine` over a running `AsyncLLM`."""
 
-    def __init__(self, llm: Any, max_encoder_len: int) -> None:
+    def __init__(self, llm: Any, max_encoder_len: int, checkpoints: Checkpoints | None = None) -> None:
         from vllm.exceptions import VLLMClientError
         from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.sampling_params import RequestOutputKind
@@ -122,6 +122,7 @@ class VllmEngine:
             dtype=str(model.dtype).removeprefix("torch."),
             end_ids=_end_ids(llm),
             default_sampling=model.get_diff_sampling_param(),
+            checkpoints=checkpoints,
         )
 
     @asynccontextmanager

@@ -26,6 +26,7 @@ from app.engine import (
     Step,
     TokenLogprob,
 )
+from plugin.drafts.facts import Checkpoints
 
 EOS, BOS, FIRST_BYTE = 1, 2, 3
 VOCAB = 300
@@ -80,6 +81,7 @@ class FakeEngine:
     shut_down: bool = False
     step_times: list[float] = field(default_factory=list)
     child: Any = None
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer = FakeTokenizer()
@@ -87,7 +89,13 @@ class FakeEngine:
     @property
     def facts(self) -> EngineFacts:
         return EngineFacts(
-            VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32", frozenset({EOS})
+            VOCAB,
+            self.max_model_len,
+            self.max_encoder_len,
+            self.k > 0,
+            "float32",
+            frozenset({EOS}),
+            checkpoints=self.checkpoints,
         )
 
     @asynccontextmanager
