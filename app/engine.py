@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.settings import Settings
-from plugin.drafts.facts import Checkpoints
+from plugin.drafts.checkpoint import Checkpoints
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from tokenizers.models import BPE
 
+from app.cancellation import check
 from app.windows import WINDOW, parts
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -61,11 +62,15 @@ class ThreadSafeTokenizer:
             return list(self._whole(text, add_special_tokens).ids)
         before, after = self._around if add_special_tokens else ([], [])
         ids = list(before)
-        for part in parts(text, lambda piece: self._whole(piece, False)):
+        for part in parts(text, self._window):
             ids += part
             if enough is not None and len(ids) >= enough:
                 return ids
         return ids + after
+
+    def _window(self, text: str) -> Any:
+        check()
+        return self._whole(text, False)
 
     def _whole(self, text: str, add_special_tokens: bool) -> Any:
         # The batch call alone lets go of the interpreter's lock.

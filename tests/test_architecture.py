@@ -141,7 +141,7 @@ FLOORS = {
         ("app.gateway", "app.middleware", "app.vllm_engine"),
         ("app.admission", "app.probing", "app.scope", "app.tokenizing", "app.warm_up"),
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer", "app.bad_words"),
-        ("app.engine", "app.windows"),
+        ("app.cancellation", "app.engine", "app.windows"),
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),

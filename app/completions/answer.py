@@ -44,9 +44,10 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
-        status = 200
+        status = 500  # which a cancellation that is none of ours leaves
         try:
             await self._answer(receive, send, scope)
+            status = 200
         except Exception as error:
             answer = to_api_error(error)
             status = answer.status

@@ -24,7 +24,7 @@ async def bans_of(
     words, allowed = request.bad_words, request.allowed_token_ids
     if not words:
         return []
-    return await pool.submit(banned, words, tokenizer, allowed, held_back(request, facts))
+    return await pool.submit(0, banned, words, tokenizer, allowed, held_back(request, facts))
 
 
 def sampling_of(request: CompletionRequest, facts: EngineFacts, bans: list[list[int]]) -> Sampling:

@@ -109,8 +109,8 @@ def test_a_phrase_of_many_divisions_is_banned(server: GatewayProcess) -> None:
 
 
 def test_what_leaves_nothing_is_refused(server: GatewayProcess) -> None:
-    """Before min_tokens only the end token would be allowed: pads were the answer; without min_tokens it is the end."""
-    end = server.complete(PROMPT, return_token_ids=True).json()["choices"][0]["token_ids"][-1]
+    """Before min_tokens only the end token would be allowed: pads were the answer. Without min_tokens it is the end."""
+    end = server.complete(PROMPT, max_tokens=64, return_token_ids=True).json()["choices"][0]["token_ids"][-1]
     error = server.complete(PROMPT, allowed_token_ids=[end], min_tokens=2).json()["error"]
     assert (error["code"], error["param"]) == (400, "min_tokens")
     choice = server.complete(PROMPT, allowed_token_ids=[end]).json()["choices"][0]
