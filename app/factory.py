@@ -32,7 +32,7 @@ from app.engine import Engine, EngineFactory, EnginePlan
 from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
-from app.routes import completions, drafts, health, models, tokenize
+from app.routes import completions, documentation, drafts, health, models, tokenize
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from app.settings import Settings
 from plugin.drafts.checkpoint import Checkpoints
@@ -68,6 +68,8 @@ class _Application(FastAPI):
                 for operation in operations.values():
                     # FastAPI writes it wherever there is a parameter; field errors are 400 here.
                     operation["responses"].pop("422", None)
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schema["components"]["schemas"].pop(unused, None)
             self.openapi_schema = schema
         return self.openapi_schema
 
@@ -89,10 +91,12 @@ def create_app(
         description="Completions with a speculative draft, and the truth about the draft.",
         root_path=settings.root_path or "",
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        redoc_url=None,
         lifespan=_lifespan,
     )
     app.state.gateway = gateway
-    for part in (completions, models, drafts, health, tokenize):
+    for part in (completions, models, drafts, health, tokenize, documentation):
         app.include_router(part.router)
     errors.install(app)
     _wrap(app, settings)
