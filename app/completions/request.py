@@ -152,7 +152,7 @@ class CompletionRequest(Model):
     bad_words: Words = Field(
         [],
         max_length=128,
-        description="Up to 128 strings of 64 characters: not written, with or without a space in front, as far as there is room.",
+        description="Up to 128 strings of 64 characters: not written, spaced or not, as far as there is room.",
     )
     add_special_tokens: bool = Field(True, description="Puts BOS before a text; ids are used as given.")
     response_format: ResponseFormat | None = Field(
