@@ -16,6 +16,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
+from app.config_check import check_config, check_generation_config
 from app.cpu_process import placement
 from app.engine import (
     EngineDead,
@@ -33,7 +34,7 @@ from app.engine import (
 )
 from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
-from plugin.drafts.checkpoint import CheckpointError, Checkpoints, VerifierFacts, fetch
+from plugin.drafts.checkpoint import Checkpoints, fetch
 from plugin.quiet_logs import hide
 
 log = logging.getLogger("app.engine")
@@ -68,6 +69,7 @@ def start(plan: EnginePlan) -> VllmEngine:
         config = AsyncEngineArgs(**arguments, **placed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = cpu_cache_bytes(config, plan.identity.max_encoder_len)
+    check_generation_config(config.model_config, checkpoints.verifier)
     model, device = config.model_config, current_platform.device_type
     plan.progress("load", f"weights and K/V cache, {model.dtype} on {device}")
     if not model.enforce_eager:
@@ -81,21 +83,6 @@ def start(plan: EnginePlan) -> VllmEngine:
     # What was loaded stays; collections while serving need not look through it again.
     freeze_gc_heap()
     return engine
-
-
-def check_config(verifier: VerifierFacts) -> None:
-    """Ask transformers, which checks the type of every field, the vision tower's too, and refuses in several lines.
-
-    Raises:
-        CheckpointError: transformers cannot read the verifier's config; its own words, in one line.
-    """
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(verifier.path)
-    except Exception as error:  # whatever a wrong type ends in
-        words = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{verifier.config_file}: transformers cannot read it: {words}") from None
 
 
 class VllmEngine:

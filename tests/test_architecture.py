@@ -23,7 +23,7 @@ SOURCES = sorted(
 )
 ENGINES = ("vllm", "torch", "triton")
 LONGEST_FILE = 300
-VLLM_MODULES = {"app.vllm_engine", "app.drafts.stat_logger"}
+VLLM_MODULES = {"app.config_check", "app.vllm_engine", "app.drafts.stat_logger"}
 """Where `app` may import vLLM: in its embedded engine, and in the stat logger that feeds the ledger."""
 
 KNOWN_TO_THE_APP = (
@@ -141,6 +141,7 @@ FLOORS = {
         ("app.gateway", "app.middleware", "app.vllm_engine"),
         ("app.admission", "app.probing", "app.scope", "app.tokenizing", "app.warm_up"),
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer", "app.bad_words"),
+        ("app.config_check",),
         ("app.cancellation", "app.engine", "app.windows"),
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),

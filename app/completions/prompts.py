@@ -49,10 +49,10 @@ def _prompt(
         ids = tokenizer.encode(item, request.add_special_tokens, _enough(request, tokenizer, facts))
     else:
         ids = item
-        if max(ids) >= facts.vocab_size:
-            raise InvalidRequest(
-                f"prompt: token id {max(ids)} is not below the vocabulary size {facts.vocab_size}", "prompt"
-            )
+    if ids and max(ids) >= facts.vocab_size:  # a tokenizer, too, may know more tokens than the model
+        raise InvalidRequest(
+            f"prompt: token id {max(ids)} is not below the vocabulary size {facts.vocab_size}", "prompt"
+        )
     kept = _truncated(ids, request, tokenizer, facts)
     if not kept:
         raise InvalidRequest("prompt: gives no tokens", "prompt")

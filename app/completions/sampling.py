@@ -24,7 +24,8 @@ async def bans_of(
     words, allowed = request.bad_words, request.allowed_token_ids
     if not words:
         return []
-    return await pool.submit(0, banned, words, tokenizer, allowed, held_back(request, facts))
+    bans = await pool.submit(0, banned, words, tokenizer, allowed, held_back(request, facts))
+    return [ids for ids in bans if max(ids) < facts.vocab_size]  # a tokenizer may know more tokens
 
 
 def sampling_of(request: CompletionRequest, facts: EngineFacts, bans: list[list[int]]) -> Sampling:

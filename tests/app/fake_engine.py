@@ -30,6 +30,8 @@ from plugin.drafts.facts import Checkpoints
 
 EOS, BOS, FIRST_BYTE = 1, 2, 3
 VOCAB = 300
+BEYOND = "<image>"
+"""A text that ends so has an id more than the model knows, as tokenizers have for images."""
 
 
 class FakeTokenizer:
@@ -40,7 +42,8 @@ class FakeTokenizer:
     truncation_side: Literal["left", "right"] = "right"
 
     def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
-        return [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
+        ids = [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
+        return [*ids, VOCAB] if text.endswith(BEYOND) else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return bytes(i - FIRST_BYTE for i in ids if FIRST_BYTE <= i < FIRST_BYTE + 256).decode(

@@ -11,7 +11,7 @@ import pytest
 
 from app.completions.request import REFUSED
 from tests.app.conftest import complete, served
-from tests.app.fake_engine import EOS, VOCAB, FakeEngine, tokens
+from tests.app.fake_engine import BEYOND, EOS, VOCAB, FakeEngine, tokens
 
 pytestmark = pytest.mark.anyio
 OMIT = object()
@@ -43,6 +43,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *[("A34", "request_id", {"request_id": value}) for value in ("a\nb", "a\n", "a b", "é", "", "x" * 257)],
     ("A45", "seed", {"seed": 2**63}),
     ("A45", "seed", {"seed": -(2**63) - 1}),
+    ("tokenizer", "prompt", {"prompt": f"a{BEYOND}"}),
     ("budget", "prompt", {"prompt": [5] * 257}),
     ("budget", "prompt", {"prompt": "x" * 256}),
     ("budget", "prompt", {"prompt": "x" * 100000}),
