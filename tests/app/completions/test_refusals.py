@@ -82,6 +82,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         ("N03", "structured_outputs", {"structured_outputs": one})
         for one in ({"regex": "a" * 40_000}, {"choice": ["ab"] * 9000}, {"json": {"enum": ["ab"] * 9000}})
     ],
+    *[
+        ("N03", "structured_outputs", {"structured_outputs": one})
+        for one in (
+            {"json": {"type": "array", "maxItems": 10**7}},
+            {"json": '{"anyOf": [{"maxItems": 1e4}, {"items": {"maxItems": 10000}}]}'},
+            {"structural_tag": '{"format": {"json_schema": {"maxItems": 20000}}}'},
+        )
+    ],
     (
         "N03",
         "response_format",
