@@ -59,6 +59,18 @@ async def test_switched_off_or_without_a_draft() -> None:
             assert engine.seen == []
 
 
+async def test_prompts_that_do_not_fit() -> None:
+    """The draft is not judged by half a question."""
+    engine = FakeEngine(k=3, per_step=1, max_encoder_len=64)
+    async with served(engine, probe=True, max_encoder_len=64) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+    assert told["prompts"] == len(engine.seen) == sum(len(text) < 64 for text in PROMPTS) == 1
+    engine = FakeEngine(k=3, per_step=1, max_encoder_len=5)
+    async with served(engine, probe=True, max_encoder_len=5) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+    assert (told["prompts"], told["warning"], engine.seen) == (0, None, [])
+
+
 async def test_prompts_that_the_engine_refuses() -> None:
     """No figure, no warning, and the server serves."""
     engine = FakeEngine(k=3, refuse=InvalidRequest("no"))
