@@ -12,6 +12,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import ValidationError
@@ -28,7 +29,7 @@ from app.progress import LoadingProgress
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
-from app.warm_up import PROMPT, WarmUpError, warm_up
+from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
@@ -136,6 +137,8 @@ class Gateway:
 
     def _built(self, engine: Engine) -> None:
         self._engine = engine
+        if (loaded := engine.facts.checkpoints) is not None:
+            self.identity = replace(self.identity, checkpoints=loaded)
         if self.phase == "loading":
             self._tasks.append(asyncio.get_running_loop().create_task(self._warm_up(engine)))
         else:
@@ -148,6 +151,8 @@ class Gateway:
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
+        except EngineDead as error:
+            self._failed(cannot_run(self.identity, "the engine did not survive the probe", error))
         except Exception as error:
             self._failed(error)
         else:
@@ -175,12 +180,20 @@ class Gateway:
         self.on_end()
 
     async def _watch(self, engine: Engine) -> None:
+        """Until the engine is lost. Another failure of the question is logged, once while it stays the same, and no
+        reason to ask no more: a dead engine that nobody notices is never replaced.
+        """
+        logged: str | None = None
         while True:
             try:
                 await engine.check_health()
+                logged = None
             except EngineDead as error:
                 self._died(str(error))
                 return
+            except Exception as error:
+                if logged != (logged := _in_one_line(error)):
+                    log.error("the engine's health could not be asked: %s", logged, exc_info=error)
             await asyncio.sleep(HEALTH_POLL_S)
 
     def _died(self, why: str) -> None:

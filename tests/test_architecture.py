@@ -23,7 +23,7 @@ SOURCES = sorted(
 )
 ENGINES = ("vllm", "torch", "triton")
 LONGEST_FILE = 300
-VLLM_MODULES = {"app.vllm_engine", "app.drafts.stat_logger"}
+VLLM_MODULES = {"app.config_check", "app.vllm_engine", "app.drafts.stat_logger"}
 """Where `app` may import vLLM: in its embedded engine, and in the stat logger that feeds the ledger."""
 
 KNOWN_TO_THE_APP = (
@@ -144,7 +144,8 @@ FLOORS = {
         ("app.gateway", "app.middleware", "app.vllm_engine"),
         ("app.admission", "app.probing", "app.scope", "app.tokenizing", "app.warm_up"),
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer", "app.bad_words"),
-        ("app.engine", "app.windows"),
+        ("app.config_check",),
+        ("app.cancellation", "app.engine", "app.windows"),
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
@@ -159,8 +160,9 @@ FLOORS = {
             "plugin.checked_weights",
             "plugin.drafts.safetensors_header",
             "plugin.engine_imports",
+            "plugin.engine_process",
         ),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.engine_process"),
+        ("plugin.attention", "plugin.drafts.facts", "plugin.parent_watch", "plugin.quiet_logs"),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

@@ -19,7 +19,7 @@ from app.completions.prompts import encoder_prompts
 from app.completions.reply import Completion, wire
 from app.completions.request import CompletionRequest
 from app.completions.run import Job, steps_of
-from app.completions.sampling import sampling_of
+from app.completions.sampling import bans_of, sampling_of
 from app.completions.sse import EventStream
 from app.engine import Engine, EngineDead, InvalidRequest
 from app.errors import ApiError, to_api_error
@@ -44,9 +44,10 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
-        status = 200
+        status = 500  # which a cancellation that is none of ours leaves
         try:
             await self._answer(receive, send, scope)
+            status = 200
         except Exception as error:
             answer = to_api_error(error)
             status = answer.status
@@ -69,12 +70,13 @@ class Answer(Response):
 
     async def _run(self, send: Send) -> bytes | None:
         gateway, request, engine = self._gateway, self._request, self._engine
+        bans = await bans_of(request, engine.tokenizer, engine.facts, gateway.tokenizing)
         job = self._job = Job(
             id=self._id,
             model=gateway.identity.model_name,
             created=self._created,
             prompts=await encoder_prompts(request, engine.tokenizer, engine.facts, gateway.tokenizing),
-            sampling=sampling_of(request, engine.facts),
+            sampling=sampling_of(request, engine.facts, bans),
             stream=bool(request.stream),
             session_id=request.session_id,
         )
