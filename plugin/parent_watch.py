@@ -31,7 +31,7 @@ def end_with_parent() -> None:
         watch(parent)
 
 
-def watch(parent: multiprocessing.process.ParentProcess) -> None:
+def watch(parent: multiprocessing.process.BaseProcess) -> None:
     """In any process. Begins once."""
     global _watched
     if not _watched:
@@ -39,7 +39,7 @@ def watch(parent: multiprocessing.process.ParentProcess) -> None:
         threading.Thread(target=_wait, args=(parent,), name="parent-watch", daemon=True).start()
 
 
-def _wait(parent: multiprocessing.process.ParentProcess) -> None:
+def _wait(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
     log.error("the server's process %d is gone; its engine ends", parent.pid)
     os.kill(os.getpid(), signal.SIGTERM)
