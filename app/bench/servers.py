@@ -110,7 +110,13 @@ def environment(arm: Arm, concurrency: int) -> dict[str, str]:
         variables[f"{PREFIX}CHECKPOINTS_DIR"] = absolute(folder)
     if not variables.get(f"{PREFIX}MAX_NUM_SEQS"):
         variables[f"{PREFIX}MAX_NUM_SEQS"] = str(concurrency)
-    own = {"SERVED_MODEL_NAME": "", "API_KEYS": "", "ROOT_PATH": "", **dict(arm.settings)}
+    own = {
+        "SERVED_MODEL_NAME": "",
+        "API_KEYS": "",
+        "ROOT_PATH": "",
+        "ALLOW_SWITCH": "true",
+        **dict(arm.settings),
+    }
     return {**variables, **{PREFIX + name: value for name, value in own.items()}}
 
 
