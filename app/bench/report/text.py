@@ -57,7 +57,7 @@ def accepted(row: Mapping[str, Any], name: str) -> float | None:
 def estimate(row: Mapping[str, Any]) -> float | None:
     """The speed-up that the row's server itself estimated, None where it told none."""
     found = (row.get("estimate") or {}).get("speedup")
-    return None if found is None else float(found["value"])
+    return None if found is None else float(found["overall"])
 
 
 def positions(row: Mapping[str, Any]) -> list[float | None]:
