@@ -33,7 +33,8 @@ from app.engine import Engine, EngineFactory, EnginePlan
 from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
-from app.routes import completions, documentation, drafts, health, models, tokenize
+from app.routes import completions, documentation, drafts, health, models, switches, tokenize
+from app.routes.switches import ActiveRequest, KRequest
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from app.settings import Settings
 from app.uvicorn_command import bound_shutdown
@@ -41,7 +42,7 @@ from plugin.drafts.checkpoint import Checkpoints
 
 log = logging.getLogger("app")
 
-BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest)
+BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest, KRequest, ActiveRequest)
 METHODS = frozenset(HTTPMethod)
 CUT_OFF_S = LAST_WORDS_S + 1
 """Seconds after the grace time when clients that have not read the end of their replies are cut off."""
@@ -100,7 +101,7 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.gateway = gateway
-    for part in (completions, models, drafts, health, tokenize, documentation):
+    for part in (completions, models, drafts, switches, health, tokenize, documentation):
         app.include_router(part.router)
     errors.install(app)
     _wrap(app, settings)
@@ -130,7 +131,7 @@ def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
     ready, in_flight = lambda: gateway.phase == "ready", lambda: gateway.admission.in_flight
-    own.register(DraftCollector(gateway.identity, gateway.ledger, ready, in_flight))
+    own.register(DraftCollector(lambda: (gateway.identity, gateway.drafting), ready, in_flight))
     Instrumentator(
         registry=own,
         should_group_status_codes=False,

@@ -2,8 +2,8 @@
 
 vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that cannot
 answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only `AsyncEngineArgs`, `AsyncLLM`
-(`renderer`, `generate`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`, `shutdown`),
-`SamplingParams`, `RequestOutput` and the stat loggers are used.
+(`renderer`, `generate`, `engine_core`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`,
+`shutdown`), `SamplingParams`, `RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
@@ -128,6 +128,12 @@ class VllmEngine:
         finally:
             await asyncio.sleep(_SETTLE_S)
             manager.stat_loggers = loggers
+
+    async def set_draft_length(self, k: int) -> None:
+        try:
+            await self._llm.engine_core.call_utility_all_async("set_draft_length", k)
+        except self._dead as error:
+            raise EngineDead("the engine process ended") from error
 
     async def check_health(self) -> None:
         """The first call, which the gateway makes once it is ready, starts the engine's upkeep on its loop."""

@@ -34,6 +34,7 @@ KNOWN_TO_THE_APP = (
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
     "plugin.engine_process",
+    "plugin.drafts.steps",
     "plugin.quiet_logs",
     "plugin.verifier.cpu_cache",
 )

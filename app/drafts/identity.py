@@ -6,7 +6,7 @@ gauges, log) speaks of the same one. The weights of what lies on the hub are kno
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from app.settings import Settings, SettingsError, variable
@@ -65,6 +65,10 @@ class Identity:
             max_encoder_len=max_encoder_len,
             max_num_seqs=settings.max_num_seqs,
         )
+
+    def under(self, served_model_names: tuple[str, ...]) -> Identity:
+        """The same under other names."""
+        return replace(self, served_model_names=served_model_names)
 
     @property
     def model_name(self) -> str:
