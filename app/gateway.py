@@ -31,12 +31,12 @@ from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
 from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
+from app.watching import until_dead
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
 
 Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
-HEALTH_POLL_S = 0.5
 LOADING_STOP_S = 5.0
 """Seconds that a half-loaded engine's processes get to end after SIGTERM."""
 
@@ -197,10 +197,9 @@ class Gateway:
             if self.settings.warm_up:
                 await warm_up(engine, self.identity, self.progress, self.drafting.lengths)
             loaded = engine.facts.checkpoints
-            folders = (
-                [one.path for one in (loaded.verifier, loaded.draft) if one is not None] if loaded else []
+            await self.drafting.attach(
+                engine.set_draft_length, loaded.paths if loaded else (), engine.facts.dtype
             )
-            await self.drafting.attach(engine.set_draft_length, folders, engine.facts.dtype)
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
@@ -216,7 +215,7 @@ class Gateway:
         if self.phase != "loading":
             return
         self.phase, self._fallback = "ready", None
-        self._watching = self.in_background(self._watch(engine))
+        self._watching = self.in_background(until_dead(engine, self._died))
         url = self._address.url
         where = f" on {url}" if url else ""
         log.info("[%5.1f s] ready: serving %s%s", self.progress.seconds, self.identity.model_name, where)
@@ -238,23 +237,6 @@ class Gateway:
         trace = None if isinstance(error, _WORDED) else error
         log.error("the engine did not start: %s", self.failure, exc_info=trace)
         self.on_end()
-
-    async def _watch(self, engine: Engine) -> None:
-        """Until the engine is lost. Another failure of the question is logged, once while it stays the same, and no
-        reason to ask no more: a dead engine that nobody notices is never replaced.
-        """
-        logged: str | None = None
-        while True:
-            try:
-                await engine.check_health()
-                logged = None
-            except EngineDead as error:
-                self._died(str(error))
-                return
-            except Exception as error:
-                if logged != (logged := in_one_line(error)):
-                    log.error("the engine's health could not be asked: %s", logged, exc_info=error)
-            await asyncio.sleep(HEALTH_POLL_S)
 
     def _died(self, why: str) -> None:
         if self.phase in ("ready", "draining"):

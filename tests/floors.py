@@ -8,7 +8,7 @@ FLOORS = {
         ("app.routes",),
         ("app.completions",),
         ("app.gateway", "app.middleware", "app.vllm_engine"),
-        ("app.admission", "app.probing", "app.scope", "app.tokenizing", "app.warm_up"),
+        ("app.admission", "app.probing", "app.scope", "app.tokenizing", "app.warm_up", "app.watching"),
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer", "app.bad_words"),
         ("app.config_check",),
         ("app.cancellation", "app.engine", "app.windows"),
