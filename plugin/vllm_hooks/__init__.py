@@ -24,6 +24,7 @@ def install() -> None:
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
     slots.slots_that_are_there()
+    slots.no_encoder_inputs_behind_the_first_token()
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
