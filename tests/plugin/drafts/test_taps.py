@@ -1,4 +1,4 @@
-"""The verifier's taps on fakes of vLLM's speculators: they go where the graph reads them, whatever way the draft runs."""
+"""The verifier's taps on fakes of vLLM's speculators: the graph finds them, whatever way the draft runs."""
 
 from types import SimpleNamespace
 
