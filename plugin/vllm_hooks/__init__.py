@@ -33,6 +33,7 @@ def install() -> None:
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
     slots.slots_that_are_there()
+    slots.no_encoder_inputs_behind_the_first_token()
     draft_length.utility()
     draft_length.schedule_from_the_start()
     draft_length.no_more_drafts_than_asked_for()

@@ -1,4 +1,5 @@
-"""The hook into how a running request gets the slots of its next tokens."""
+"""Hooks into what the scheduler asks for every running request in every step, of which the answer is nearly always the
+same: slots for its next tokens, and its encoder's inputs."""
 
 from typing import Any
 
@@ -44,6 +45,38 @@ def slots_that_are_there() -> None:
         "reserved_blocks", "has_scheduled_reqs", "skip_zeroing_group_ids",
     )  # fmt: skip
     replace(KVCacheManager, "allocate_slots", parameters, make)
+
+
+def no_encoder_inputs_behind_the_first_token() -> None:
+    """The scheduler looks in every step which of a running request's encoder inputs it has to compute. Those of an
+    encoder-decoder model are computed before its first token, as vLLM's own loop finds one by one.
+
+    Unnecessary once vLLM looks at the request first.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    def make(stock: Any) -> Any:
+        def _try_schedule_encoder_inputs(
+            self: Any, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int,
+            shift_computed_tokens: int = 0,
+        ) -> Any:  # fmt: skip
+            if self.is_encoder_decoder and num_computed_tokens > 0:
+                return [], num_new_tokens, encoder_compute_budget, [], []
+            return stock(
+                self,
+                request,
+                num_computed_tokens,
+                num_new_tokens,
+                encoder_compute_budget,
+                shift_computed_tokens,
+            )
+
+        return _try_schedule_encoder_inputs
+
+    parameters = (
+        "self", "request", "num_computed_tokens", "num_new_tokens", "encoder_compute_budget", "shift_computed_tokens",
+    )  # fmt: skip
+    replace(Scheduler, "_try_schedule_encoder_inputs", parameters, make)
 
 
 def _growing(manager: Any) -> tuple[Any, ...]:

@@ -58,12 +58,9 @@ def verifier_states(
     visible = prompt_mask.bool()[:, None, None, :]
     own = _distances(prompts.shape[1], prompts.device)
     near = (own < (reach + 1) // 2) & (own > -(reach // 2 + 1))
-    encoder_masks = {
-        "full_attention": visible.expand(
-            -1, -1, prompts.shape[1], -1
-        ).contiguous(),  # a program for both kinds
-        "sliding_attention": visible & near,
-    }
+    # Contiguous like the other one, so that one program serves both kinds.
+    everything = visible.expand(-1, -1, prompts.shape[1], -1).contiguous()
+    encoder_masks = {"full_attention": everything, "sliding_attention": visible & near}
     encoder: Any = model.get_encoder().text_model
     encoded, _ = _run(encoder, _embedded(table, prompts), encoder_masks, None, (), layer)
     back = _distances(tokens.shape[1], tokens.device)

@@ -1,4 +1,4 @@
-"""The speculators' own part on fakes of vLLM's: taps go where the graph reads them, whatever way the draft runs."""
+"""The verifier's taps on fakes of vLLM's speculators: the graph finds them, whatever way the draft runs."""
 
 from types import SimpleNamespace
 
