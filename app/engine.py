@@ -6,7 +6,7 @@ milliseconds; `app.vllm_engine` is the one adapter that stands behind them in pr
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -134,6 +134,7 @@ class RequestTiming:
 @dataclass(slots=True)
 class Sample:
     """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if ended.
+    `logprobs` are made as they are read, once.
 
     `stop_reason` is the stop string or stop token id that ended it; `spec` comes with the end.
     """
@@ -141,7 +142,7 @@ class Sample:
     index: int
     text: str
     token_ids: Sequence[int]
-    logprobs: Sequence[TokenLogprob] | None = None
+    logprobs: Iterable[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     spec: SpecMetrics | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any
@@ -264,15 +264,13 @@ def _step(output: Any, sampling: Sampling) -> Step:
     return Step(samples, output.finished, timing)
 
 
-def _logprobs(output: Any, sampling: Sampling) -> list[TokenLogprob]:
+def _logprobs(output: Any, sampling: Sampling) -> Iterator[TokenLogprob]:
     """Each step's dictionary holds the chosen token first, then the alternatives by rank."""
-    entries = []
     shown = len(sampling.logprob_token_ids or ()) or sampling.logprobs or 0
     for token_id, step in zip(output.token_ids, output.logprobs or (), strict=True):
         chosen = step[token_id]
         top = tuple((i, e.decoded_token or "", e.logprob) for i, e in list(step.items())[: shown + 1])
-        entries.append(TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top))
-    return entries
+        yield TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top)
 
 
 def _spec(found: Any) -> SpecMetrics:

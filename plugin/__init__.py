@@ -30,11 +30,12 @@ def register() -> None:
     if _registered:
         return
     from plugin import quiet_logs
+    from plugin.engine_process import end_with_parent
 
     quiet_logs.hide()
     from vllm import ModelRegistry
 
-    from plugin import parent_watch, vllm_hooks
+    from plugin import vllm_hooks
     from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
 
     if (hides := other_app()) is not None:
@@ -48,5 +49,5 @@ def register() -> None:
     vllm_hooks.install()
     if multiprocessing.parent_process() is not None:
         quiet_logs.hide_leaks_at_exit()
-    parent_watch.end_with_parent()
+        end_with_parent()
     _registered = True

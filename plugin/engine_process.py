@@ -7,15 +7,24 @@ once, meanwhile, and all of them are forked out of it: a process that has import
 nor a device. Unnecessary once vLLM takes the start method "forkserver".
 """
 
+import logging
 import multiprocessing
 import os
+import signal
+import threading
+import time
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 
-from plugin.parent_watch import watch
-
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 IMPORTS = "plugin.engine_imports"
+GRACE_S = 3.0
+"""Until a process that does not end by SIGTERM, because it still loads, is ended."""
+
+log = logging.getLogger("plugin.engine_process")
+
+_watched = False
 _libraries: tuple[str | None] | None = None
 """What the fork server was started with in `LD_PRELOAD`, which acts at the start of a program; None: not started."""
 
@@ -37,9 +46,7 @@ class EngineProcess(ForkServerProcess):
             import torch
 
             torch.set_num_threads(int(wanted))  # OpenMP has read the fork server's
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        watch(parent)
+        end_with_parent()
         super().run()
 
 
@@ -63,6 +70,27 @@ def import_ahead() -> None:
 def context() -> ForkServerContext | None:
     """Of the fork server; None where none was started, or where a program of its own must load other libraries."""
     return EngineContext() if _libraries == _preloaded() else None
+
+
+def end_with_parent() -> None:
+    """From now on this process ends soon after the one that started it: vLLM's engine core waits for requests for ever
+    when its front end is killed, and holds its memory and its device. Nothing happens in a process that
+    `multiprocessing` has not started. Idempotent. Unnecessary once vLLM watches for that itself, as its workers do.
+    """
+    global _watched
+    parent = multiprocessing.parent_process()
+    if parent is None or _watched:
+        return
+    _watched = True
+    threading.Thread(target=_watch, args=(parent.sentinel,), name="end-with-parent", daemon=True).start()
+
+
+def _watch(sentinel: int) -> None:
+    wait([sentinel])
+    log.error("the process that started this one is gone: ending")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os._exit(1)
 
 
 def _preloaded() -> tuple[str | None]:

@@ -26,9 +26,8 @@ FLOORS = {
             "plugin.checked_weights",
             "plugin.drafts.safetensors_header",
             "plugin.engine_imports",
-            "plugin.engine_process",
         ),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.parent_watch", "plugin.quiet_logs"),
+        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.engine_process"),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

@@ -6,6 +6,7 @@ share one lifetime: a client that leaves in any of them ends all of them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -16,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from app.completions.choices import ChoiceWriter
 from app.completions.prompts import encoder_prompts
-from app.completions.reply import Completion, wire
 from app.completions.request import CompletionRequest
 from app.completions.run import Job, steps_of
 from app.completions.sampling import bans_of, draws_by_seed, sampling_of
@@ -87,7 +87,7 @@ class Answer(Response):
         try:
             async with gateway.drafting.steady(draws_by_seed(job.sampling)):
                 if not request.stream:
-                    return wire(await completion(engine, job, writer))
+                    return await body_of(engine, job, writer)
                 self._stream = EventStream(send, request, job, writer)
                 await self._stream.run(engine)
                 return None
@@ -124,8 +124,12 @@ def _chain(error: BaseException) -> str:
     return " <- ".join(parts)
 
 
-async def completion(engine: Engine, job: Job, writer: ChoiceWriter) -> Completion:
+async def body_of(engine: Engine, job: Job, writer: ChoiceWriter) -> bytes:
     """Runs the job to its end: one step a prompt, which holds its samples whole."""
+    choices: dict[int, bytes] = {}
     async with steps_of(engine, job) as steps:
-        choices = [choice async for prompt, step in steps for choice in writer.write(prompt, step)]
-    return writer.completion(sorted(choices, key=lambda choice: choice.index))
+        async for prompt, step in steps:
+            for index, choice in writer.write(prompt, step):
+                choices[index] = choice
+                await asyncio.sleep(0)  # others may go on: one with many logprobs takes tens of milliseconds
+    return writer.body([choices[index] for index in sorted(choices)])

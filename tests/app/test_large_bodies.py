@@ -104,17 +104,16 @@ def test_others_go_on(running: Server, name: str) -> None:
 
 def test_short_prompts_do_not_wait_for_long_ones(running: Server) -> None:
     """Two texts of megabytes occupy every thread for long texts, for seconds."""
-    waits, content = [], body(prompt="speed " * 350_000)
+    waits, content, start = [], body(prompt="speed " * 350_000), time.monotonic()
     with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=running.url, timeout=60) as client:
         long = [pool.submit(client.post, "/tokenize", content=content) for _ in range(2)]
         time.sleep(0.2)
         while not all(one.done() for one in long):
             began = time.monotonic()
-            assert (
-                httpx.post(running.url + "/v1/completions", json={"prompt": "a few words"}).status_code == 200
-            )
+            assert httpx.post(running.url + "/v1/completions", json={"prompt": "a a a"}).status_code == 200
             waits.append(time.monotonic() - began)
-    assert len(waits) > 5 and statistics.median(waits) < WORST_S, waits
+    # On a busy machine everything takes longer; behind a long text it would be half of their time.
+    assert len(waits) > 5 and statistics.median(waits) < (time.monotonic() - start) / 8, waits
 
 
 READ: list[Any] = [

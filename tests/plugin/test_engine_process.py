@@ -1,12 +1,15 @@
-"""The engine's processes out of the fork server: environment, who chooses, what the fork server holds."""
+"""The engine's processes out of the fork server: environment, who chooses, what the fork server holds, their end."""
 
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from plugin import engine_process
@@ -41,6 +44,25 @@ if __name__ == "__main__":
     print(json.dumps(here.recv()))
     process.join()
     sys.exit(process.exitcode)
+"""
+
+STARTER = """
+import multiprocessing, signal, sys, time
+from plugin import engine_process
+
+def child(deaf):
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    engine_process.GRACE_S = 0.2
+    engine_process.end_with_parent()
+    print("watched", flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(sys.argv[1] == "deaf",))
+    process.start()
+    print(process.pid, flush=True)
+    process.join()
 """
 
 IMPORTED = """
@@ -101,3 +123,23 @@ def test_a_library_that_is_preloaded_later_needs_a_program_of_its_own(
     monkeypatch.setattr(engine_process, "_libraries", (None,))
     monkeypatch.setenv("LD_PRELOAD", "/lib/libtcmalloc.so")
     assert utils.get_mp_context() is multiprocessing.get_context("spawn")
+
+
+@pytest.mark.parametrize("kind", ["plain", "deaf"])
+def test_ends_with_the_process_that_started_it(kind: str, tmp_path) -> None:
+    script = tmp_path / "starter.py"
+    script.write_text(STARTER)
+    with subprocess.Popen([sys.executable, str(script), kind], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        child = psutil.Process(int(starter.stdout.readline()))
+        assert starter.stdout.readline() == "watched\n"
+        starter.send_signal(signal.SIGKILL)
+        starter.wait()
+        begun = time.monotonic()
+        psutil.wait_procs([child], timeout=5)
+        assert not child.is_running() and time.monotonic() - begun < 5
+
+
+def test_a_process_of_its_own_is_left_alone() -> None:
+    engine_process.end_with_parent()
+    assert not engine_process._watched
