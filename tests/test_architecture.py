@@ -23,7 +23,7 @@ SOURCES = sorted(
 )
 ENGINES = ("vllm", "torch", "triton")
 LONGEST_FILE = 300
-VLLM_MODULES = {"app.vllm_engine", "app.drafts.stat_logger"}
+VLLM_MODULES = {"app.config_check", "app.vllm_engine", "app.drafts.stat_logger"}
 """Where `app` may import vLLM: in its embedded engine, and in the stat logger that feeds the ledger."""
 
 KNOWN_TO_THE_APP = (
@@ -33,6 +33,7 @@ KNOWN_TO_THE_APP = (
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
     "plugin.drafts.steps",
+    "plugin.engine_process",
     "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
@@ -43,6 +44,7 @@ NEED_AN_ENGINE = (
     "app.drafts.stat_logger",
     "app.vllm_serve",
     "benchmarks.",
+    "plugin.engine_imports",
     "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
@@ -142,18 +144,24 @@ FLOORS = {
         ("app.gateway", "app.middleware", "app.vllm_engine"),
         ("app.admission", "app.probing", "app.scope", "app.tokenizing", "app.warm_up"),
         ("app.errors", "app.engine_arguments", "app.cpu_process", "app.hf_tokenizer", "app.bad_words"),
-        ("app.engine", "app.windows"),
+        ("app.config_check",),
+        ("app.cancellation", "app.engine", "app.windows"),
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
-        ("app.settings", "app.address", "app.progress"),
+        ("app.settings", "app.address", "app.child_processes", "app.progress"),
     ),
     "plugin": (
         ("plugin",),
         ("plugin.vllm_hooks", "plugin.training"),
         ("plugin.drafts", "plugin.verifier"),
-        ("plugin.projection", "plugin.checked_weights", "plugin.drafts.safetensors_header"),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs"),
+        (
+            "plugin.projection",
+            "plugin.checked_weights",
+            "plugin.drafts.safetensors_header",
+            "plugin.engine_imports",
+        ),
+        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.engine_process"),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

@@ -1,7 +1,7 @@
 """What is loaded: the answer of GET /drafts, and the labels of `t5gemma_draft_info`.
 
-It is made from the checkpoints' facts before the engine starts and never changes afterwards, so every place that speaks
-of the draft (routes, gauges, log) speaks of the same one.
+It is made from the checkpoints' facts before the engine starts, so every place that speaks of the draft (routes,
+gauges, log) speaks of the same one. The weights of what lies on the hub are known once the engine has fetched them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ DRAFT_FACTS = {
     "configured_verifier": "verifier_name",
 }
 """Field of GET /drafts -> field of `DraftFacts`; without a draft each is null."""
+
+_WHOSE = {True: "own", False: "shared", None: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ class Identity:
         return self.checkpoints.k
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of GET /drafts, JSON-ready. `lm_head` and `embedding` say whether the draft has its `own` or is
-        `shared` with the verifier's.
+        """The fields of GET /drafts, JSON-ready. `lm_head` and `embedding` say whether the draft has its `own`, is
+        `shared` with the verifier's, or is not fetched: `unknown`.
         """
         draft = self.draft
         fields = asdict(self)
@@ -100,8 +102,8 @@ class Identity:
             "verifier": verifier,
             "k": self.k,
             **{key: draft and getattr(draft, fact) for key, fact in DRAFT_FACTS.items()},
-            "lm_head": draft and ("own" if draft.has_own_head else "shared"),
-            "embedding": draft and ("own" if draft.has_own_embedding else "shared"),
+            "lm_head": draft and _WHOSE[draft.has_own_head],
+            "embedding": draft and _WHOSE[draft.has_own_embedding],
         }
 
 

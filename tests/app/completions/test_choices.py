@@ -1,7 +1,11 @@
-"""A stream's plain choices, written without a model, are what the model says."""
+"""Choices as they are written: without a model what the model says, one by one, and the body around them."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +17,9 @@ from app.completions.prompts import EncoderPrompt
 from app.completions.reply import Choice, LogprobWriter, plain, wire
 from app.completions.request import CompletionRequest
 from app.completions.run import Job
-from app.engine import RequestTiming, Sample, Sampling, SpecMetrics, Step, TokenLogprob
+from app.engine import GenerateRequest, RequestTiming, Sample, Sampling, SpecMetrics, Step, TokenLogprob
+from tests.app.conftest import complete, served
+from tests.app.fake_engine import FakeEngine
 
 TEXT = st.text(st.characters(codec="utf-8"))
 
@@ -36,7 +42,7 @@ def writer(**fields: Any) -> ChoiceWriter:
 
 
 def test_both_ways_say_and_count_the_same() -> None:
-    """Plain or adorned: `write_json` is the JSON of `write`, and usage and metrics agree."""
+    """What is written in short is what the models write, byte for byte, and usage and metrics agree."""
     steps = [
         Step([Sample(0, 'a\n"é', (5, 6))]),
         Step([Sample(0, "", ())]),
@@ -48,11 +54,50 @@ def test_both_ways_say_and_count_the_same() -> None:
     ]
     for fields in ({}, {"return_token_ids": True}, {"echo": True}, {"n": 2}):
         one, other = writer(**fields), writer(**fields)
+        other._plain = False
         for step in steps:
-            choices = one.write(0, step)
-            assert other.write_json(0, step) == [(choice.index, wire(choice)) for choice in choices]
+            assert list(one.write(0, step)) == list(other.write(0, step))
         assert (one.tokens, one.metrics()) == (other.tokens, other.metrics())
         assert one.completion_tokens == 3
+
+
+def test_the_body_holds_its_choices() -> None:
+    """Whatever stands in the head, and however many."""
+    for model in ("demo", '"choices":[]', "\\"):
+        one = writer()
+        one._job = replace(one._job, model=model)
+        for choices in ([], [b'{"index":0}'], [b'{"index":0,"text":"\\"choices\\":[]"}', b'{"index":1}']):
+            told = json.loads(one.body(choices))
+            assert told == {**json.loads(wire(one.last())), "choices": [*map(json.loads, choices)]}
+            assert told["model"] == model and list(told)[-2:] == ["choices", "usage"]
+
+
+@pytest.mark.anyio
+async def test_large_answers_let_others_go_on() -> None:
+    """One with many samples and logprobs takes seconds in all: each sample is made and written by itself."""
+    made: list[int] = []
+    others: list[int] = []
+
+    def logprobs(index: int) -> Iterator[TokenLogprob]:
+        made.append(index)
+        yield TokenLogprob(5, "t", -1.0)
+
+    class Many(FakeEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
+            count = range(request.sampling.n)
+            yield Step([Sample(i, "t", (5,), logprobs(i), "length") for i in count], True)
+
+    async def other() -> None:
+        while len(made) < 20:
+            others.append(len(made))
+            await asyncio.sleep(0)
+
+    async with served(Many()) as client:
+        task = asyncio.create_task(other())
+        reply = await complete(client, n=20, temperature=1, logprobs=0)
+        await task
+    assert [choice["index"] for choice in reply.json()["choices"]] == made == list(range(20))
+    assert set(others) >= set(range(1, 20))
 
 
 @given(
@@ -80,8 +125,8 @@ def test_usage_counts_what_was_received() -> None:
     spec = SpecMetrics(7, (0, 0, 0, 0, 0, 0, 0, 1), 7, (7,), (7,))
     one = writer(n=3)
     for index in range(3):
-        one.write(0, Step([Sample(index, "ab", (5, 6), None, "length", None, spec)], index == 2))
-    body = one.completion([])
+        list(one.write(0, Step([Sample(index, "ab", (5, 6), None, "length", None, spec)], index == 2)))
+    body = one.last()
     assert body.usage is not None and body.usage.completion_tokens_details is not None
     assert body.usage.completion_tokens == 6
     assert body.usage.completion_tokens_details.accepted_prediction_tokens == 3
