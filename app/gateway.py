@@ -281,6 +281,7 @@ class Gateway:
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
         self.interrupt_all()
+        self.drafting.detach()
         self._address.forget()
         for task in self._tasks:
             task.cancel()

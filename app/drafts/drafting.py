@@ -121,7 +121,10 @@ class Drafting:
 
         Raises:
             EngineDead: they are gone.
+            RuntimeError: an engine could not be told before.
         """
+        if self._set_length is None:
+            raise RuntimeError("the engine takes no other K")
         old = self.controller.k
         self.controller.choose(self._first(asked), asked == "auto")
         if self.controller.k != old:
