@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,6 +17,7 @@ from pydantic import ValidationError
 
 from app.address import ListeningAddress, invitation
 from app.admission import Admission
+from app.child_processes import end_children
 from app.drafts.drafting import Drafting
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
@@ -37,8 +36,6 @@ from plugin.drafts.checkpoint import CheckpointError
 log = logging.getLogger("app.gateway")
 
 Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
-LOADING_STOP_S = 5.0
-"""Seconds that a half-loaded engine's processes get to end after SIGTERM."""
 
 
 _WORDED = (ValidationError, SettingsError, CheckpointError, WarmUpError)
@@ -196,10 +193,7 @@ class Gateway:
         try:
             if self.settings.warm_up:
                 await warm_up(engine, self.identity, self.progress, self.drafting.lengths)
-            loaded = engine.facts.checkpoints
-            await self.drafting.attach(
-                engine.set_draft_length, loaded.paths if loaded else (), engine.facts.dtype
-            )
+            await self.drafting.attach(engine.set_draft_length, engine.facts.checkpoints, engine.facts.dtype)
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
@@ -270,24 +264,15 @@ class Gateway:
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
         self.interrupt_all()
+        self.drafting.detach()
         self._address.forget()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._engine is None and not self._loaded.is_set():
-            await self._stop_loading()
+            await end_children(self._loaded)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown)
         self.tokenizing.close()
         self._loaded.set()  # also where the warm-up was cut off
         self.phase = self.phase if self.broken else "stopped"
-
-    async def _stop_loading(self) -> None:
-        """The loading thread cannot be interrupted; taking its child processes away makes it fail or is the end."""
-        deadline = time.monotonic() + LOADING_STOP_S
-        while time.monotonic() < deadline and not self._loaded.is_set():
-            for child in multiprocessing.active_children():
-                child.terminate()
-            await asyncio.sleep(0.1)
-        for child in multiprocessing.active_children():
-            child.kill()

@@ -15,7 +15,7 @@ FLOORS = {
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
-        ("app.settings", "app.address", "app.progress"),
+        ("app.settings", "app.address", "app.child_processes", "app.progress"),
     ),
     "plugin": (
         ("plugin",),

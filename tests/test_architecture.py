@@ -33,8 +33,8 @@ KNOWN_TO_THE_APP = (
     "plugin.training.data.sources",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
-    "plugin.engine_process",
     "plugin.drafts.steps",
+    "plugin.engine_process",
     "plugin.quiet_logs",
     "plugin.verifier.cpu_cache",
 )

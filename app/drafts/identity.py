@@ -56,6 +56,7 @@ class Identity:
         """
         max_model_len, max_encoder_len = settings.lengths(checkpoints.verifier.max_positions)
         _check_draft(checkpoints, max_model_len)
+        _check_limits_of_k(checkpoints.draft, settings)
         served = (checkpoints.draft or checkpoints.verifier).name.rsplit("/", 1)[-1]
         return cls(
             checkpoints=checkpoints,
@@ -122,3 +123,14 @@ def _check_draft(checkpoints: Checkpoints, max_model_len: int) -> None:
         raise SettingsError(
             f"K is {k} (block_size {draft.block_size} in {draft.config_file}), but {served}: lower {variable('k')}"
         )
+
+
+def _check_limits_of_k(draft: DraftFacts | None, settings: Settings) -> None:
+    """Refuse a floor or a ceiling of K that lies outside of the block."""
+    for field in ("k_floor", "k_ceiling"):
+        asked = getattr(settings, field)
+        if draft is not None and asked is not None and asked > draft.max_k:
+            raise SettingsError(
+                f"{variable(field)}={asked} is above {draft.max_k}: block_size is {draft.block_size} in"
+                f" {draft.config_file}"
+            )

@@ -85,11 +85,11 @@ class FakeEngine:
     shut_down: bool = False
     step_times: list[float] = field(default_factory=list)
     child: Any = None
-    checkpoints: Checkpoints | None = None
     lengths: list[int] = field(default_factory=list)
     """Every K that it was told."""
     seconds: Callable[[int], float] | None = None
     """How long a step lasts at K; None: nobody can tell."""
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer = FakeTokenizer()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.completions.choices import ChoiceWriter
+from app.completions.metrics import speculative_decoding
 from app.completions.prompts import EncoderPrompt
 from app.completions.reply import Choice, LogprobWriter, plain, wire
 from app.completions.request import CompletionRequest
@@ -106,17 +107,22 @@ async def test_large_answers_let_others_go_on() -> None:
 )
 def test_what_was_accepted_behind_the_end(steps: list[tuple[int, int]], cut: int) -> None:
     """A slow count: one flag a token made, true if it was a draft's; the output is all of them but the last `cut`,
-    which lie in the last step. Then nothing accepted is above the tokens received (N16).
+    which lie in the last step. Then nothing accepted is above the tokens received (N16). Steps without a draft, where K
+    was 0, make one token and are none of the draft steps.
     """
     made = [False]
     for accepted, _ in steps:
         made += [True] * accepted + [False]
     kept = made[: len(made) - min(cut, steps[-1][0])] if steps else made
-    accepted = [a for a, _ in steps]
-    spec = SpecMetrics(7, [accepted.count(j) for j in range(8)], 7 * len(steps), accepted, [7] * len(steps))
+    accepted, drafted = [a for a, _ in steps], [k for _, k in steps]
+    histogram = [sum(a == j and k > 0 for a, k in steps) for j in range(8)]
+    spec = SpecMetrics(7, histogram, sum(drafted), accepted, drafted)
     found = spec.received(len(kept))
     assert sum(found.per_step_accepted) == sum(j * n for j, n in enumerate(found.histogram)) == sum(kept)
-    assert sum(found.histogram) == len(steps) and found.num_draft_tokens == spec.num_draft_tokens
+    assert (
+        sum(found.histogram) == sum(k > 0 for k in drafted)
+        and found.num_draft_tokens == spec.num_draft_tokens
+    )
     assert sum(found.per_step_accepted) < len(kept)
 
 
@@ -146,3 +152,14 @@ def test_text_offset_is_a_place_in_the_text(as_ids: bool) -> None:
     ]
     assert LogprobWriter(as_ids, {1}).write(tokens).text_offset == [0, 2, 2, 3]
     assert LogprobWriter(as_ids).write(tokens).text_offset == [0, 2, 7, 8]
+
+
+def test_the_ks_of_a_request() -> None:
+    """Steps by K over all sequences, those without a draft under 0; the histogram is as long as the largest K asks."""
+    one = SpecMetrics(7, (1, 0, 1, 0, 0, 0, 0, 0), 6, (0, 2, 0), (3, 3, 0))
+    other = SpecMetrics(7, (0, 1, 0, 0, 0, 0, 0, 0), 1, (1, 0), (1, 0))
+    found = speculative_decoding([one, other], "summary")
+    assert found is not None and found.steps_by_k == {0: 2, 1: 1, 3: 2}
+    assert (found.num_spec_tokens, found.acceptance_histogram, found.num_spec_steps) == (3, [1, 1, 1, 0], 3)
+    none = speculative_decoding([SpecMetrics(7, (0,) * 8, 0)], "detailed")
+    assert none is not None and (none.num_spec_tokens, none.steps_by_k) == (7, {})
