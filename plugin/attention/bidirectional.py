@@ -65,6 +65,26 @@ def bidirectional_attention(
     return torch.cat(outputs)
 
 
+def rows_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Some queries of one prompt over all of its keys, in a layer without a window.
+
+    Args:
+        q: `[num_rows, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`.
+        scale: factor on the scores.
+
+    Returns:
+        `[num_rows, num_heads, head_dim]`.
+    """
+    if q.device.type != "cuda":
+        return _attend(q, k, v, None, scale)
+    rows, keys = (torch.arange(2, dtype=torch.int32, device=q.device) * len(x) for x in (q, k))
+    if q.dtype == torch.float32:
+        from plugin.attention.bidirectional_kernel import attend_prompts
+
+        return attend_prompts(q, k, v, rows, len(q), None, scale, keys)
+    return _flash(q, k, v, rows, keys, len(q), len(k), None, scale)
+
+
 def _varlen(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -80,16 +100,31 @@ def _varlen(
         from plugin.attention.bidirectional_kernel import attend_prompts
 
         return attend_prompts(q, k, v, cu_seqlens, max_len, sides, scale)
+    return _flash(q, k, v, cu_seqlens, cu_seqlens, max_len, max_len, sides, scale)
+
+
+def _flash(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: torch.Tensor,
+    keys: torch.Tensor,
+    max_rows: int,
+    max_keys: int,
+    sides: tuple[int, int] | None,
+    scale: float,
+) -> torch.Tensor:
+    """FlashAttention; `rows` and `keys`, `[num_prompts + 1]`, are where each prompt's queries and keys begin."""
     from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
 
     out: torch.Tensor = flash_attn_varlen_func(
         q,
         k,
         v,
-        cu_seqlens_q=cu_seqlens,
-        cu_seqlens_k=cu_seqlens,
-        max_seqlen_q=max_len,
-        max_seqlen_k=max_len,
+        cu_seqlens_q=rows,
+        cu_seqlens_k=keys,
+        max_seqlen_q=max_rows,
+        max_seqlen_k=max_keys,
         softmax_scale=scale,
         causal=False,
         window_size=None if sides is None else list(sides),

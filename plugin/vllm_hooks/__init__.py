@@ -24,7 +24,6 @@ def install() -> None:
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
     scheduler.no_placeholder_drafts()
-    scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
@@ -32,6 +31,7 @@ def install() -> None:
         from plugin.vllm_hooks import eager_functions, v1_runner
 
         v1_runner.encoder_outputs_in_batch_order()
+        v1_runner.encoder_passes_in_parts()
         v1_runner.block_proposer()
         v1_runner.no_constraints_on_no_tokens()
         v1_runner.expand_temperatures_on_cpu()
@@ -40,6 +40,7 @@ def install() -> None:
         from plugin.vllm_hooks import v2_runner
 
         v2_runner.block_speculators()
+        v2_runner.encoder_passes_in_parts()
         v2_runner.compiled_decoder_beside_encoder_inputs()
         v2_runner.first_token_as_decode()
         v2_runner.mixed_decode_graphs()

@@ -143,7 +143,6 @@ class InProcessEngine:
         self._outputs_of: dict[str, list[int]] = defaultdict(list)
         self._number_of: dict[str, int] = {}
         self.scheduled: list[Any] = []
-        self.free_encoder_slots: list[int] = []
         self._watch()
 
     @property
@@ -205,7 +204,6 @@ class InProcessEngine:
         def recording_schedule(*args: Any, **kwargs: Any) -> Any:
             output = schedule(*args, **kwargs)
             self.scheduled.append(output)
-            self.free_encoder_slots.append(scheduler.encoder_cache_manager.num_free_slots)
             return output
 
         scheduler.schedule = recording_schedule
@@ -224,6 +222,8 @@ class InProcessEngine:
 
     def _record_blocks(self, sampled: torch.Tensor, drafted: torch.Tensor) -> None:
         for row, request in enumerate(self.runner.input_batch.req_ids):
+            if request not in self._number_of:  # one of several samples
+                continue
             outputs = self._outputs_of[request]
             outputs.extend(t for t in sampled[row].tolist() if t >= 0)
             self.blocks.append(

@@ -11,6 +11,7 @@ from vllm.v1.worker.gpu import buffer_utils
 from plugin.attention.cross_write import naive_cross_write
 from plugin.verifier import cross_kv
 from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
 
 SELF, CROSS = 0, 1
@@ -18,6 +19,7 @@ SELF, CROSS = 0, 1
 
 def feature(length):
     return SimpleNamespace(
+        identifier=f"{length} tokens",
         mm_position=SimpleNamespace(get_num_embeds=lambda: length),
         data={"text": SimpleNamespace(data=torch.arange(length))},
     )
@@ -87,6 +89,7 @@ def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
         cudagraph_manager=None, timed_encoder_operation=lambda _: __import__("contextlib").nullcontext()
     )
     state.model = SimpleNamespace(embed_multimodal=lambda text: [p[:, None].float() for p in text])
+    state.encoder_states = EncoderStates({}, state._encode, None, keep=False)
     state._block_tables, state._cross_group = ("self table", "cross table"), CROSS
     state.cross_kv = SimpleNamespace(write=lambda *args: written.setdefault("call", args))
     batch = SimpleNamespace(req_ids=["running", "resumed", "new"])
