@@ -115,6 +115,18 @@ class Settings(BaseSettings):
         description="K/V cache size, bytes; overrules the share above. Unset: what MAX_NUM_SEQS requests of"
         " full length use, with head room; on CUDA at most the share.",
     )
+    encoder_cache_bytes: int = Field(
+        256 << 20,
+        ge=0,
+        description="Encoder states of prompts kept for requests with the same ids, bytes (2.3 KB a token at 1B), the"
+        " least recently used out first; 0 keeps none. One cache for all callers: a repeated prompt answers sooner.",
+    )
+    max_encoder_tokens_per_step: int = Field(
+        512,
+        ge=1,
+        description="Prompt tokens encoded in one engine step beside running requests; a longer prompt takes several"
+        " steps. Smaller stalls running streams less, larger lets new ones begin sooner.",
+    )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Engine seed for requests that carry none.")
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="Engine replicas on GPUs of this host, one each."

@@ -32,6 +32,7 @@ KNOWN_TO_THE_APP = (
     "plugin.training.data.sources",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
+    "plugin.encoder_counts",
     "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)

@@ -31,6 +31,7 @@ class DraftCollector(Collector):
             "t5gemma_sequences_in_flight", "Sequences running or waiting in the gateway", self._in_flight()
         )
         yield self._info()
+        yield from self._encoder()
         if self._identity.k is not None:
             yield from self._totals(self._ledger.lifetime())
             yield CounterMetricFamily(
@@ -51,6 +52,17 @@ class DraftCollector(Collector):
             "block_size": str(draft.block_size if draft else 0),
         }
         return InfoMetricFamily("t5gemma_draft", "What is loaded", labels)
+
+    def _encoder(self) -> Iterator[Metric]:
+        encoder = self._ledger.encoder
+        for name, text, value in (
+            ("hits", "Requests whose prompt's encoder states were held already", encoder.hits),
+            ("misses", "Requests whose prompt was encoded", encoder.misses),
+            ("tokens_saved", "Prompt tokens of the hits", encoder.tokens_saved),
+            ("tokens_encoded", "Prompt tokens of the misses", encoder.tokens_encoded),
+        ):
+            yield CounterMetricFamily(f"t5gemma_encoder_cache_{name}", text, value)
+        yield GaugeMetricFamily("t5gemma_encoder_cache_bytes", "Encoder states held", encoder.bytes_held)
 
     def _totals(self, counts: Counts) -> Iterator[Metric]:
         for name, text, value in (

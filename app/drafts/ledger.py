@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.drafts.encoder_totals import EncoderTotals
+
 log = logging.getLogger("app.drafts")
 
 BUCKETS = 60
@@ -101,6 +103,7 @@ class Ledger:
         self._clock = clock
         self.refused = 0
         """Engine steps whose numbers were left out."""
+        self.encoder = EncoderTotals()
         self._lifetime = Counts(k)
         self._slices: deque[tuple[int, Counts]] = deque()
 

@@ -12,6 +12,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase, load_stat_logger_plugin_fact
 
 from app.drafts.ledger import Ledger
 from app.settings import Settings
+from plugin.encoder_counts import encoder_counts
 
 _ledger: Ledger | None = None
 
@@ -41,9 +42,11 @@ class ServeLogger(StatLoggerBase):
     """Passes each engine step's draft counters on to the process's ledger, in the front end's event loop."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        self.ledger = served_ledger(vllm_config)
+        self.ledger, self.engine_index = served_ledger(vllm_config), engine_index
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        if (encoder := encoder_counts(scheduler_stats)) is not None:
+            self.ledger.encoder.record(self.engine_index, encoder)
         spec = scheduler_stats.spec_decoding_stats if scheduler_stats is not None else None
         if spec is not None:
             self.ledger.record(

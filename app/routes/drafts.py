@@ -40,6 +40,18 @@ class Window(Acceptance):
     seconds: float
 
 
+class EncoderCache(BaseModel):
+    """Since start: requests (each sample of one counts) whose prompt's encoder states were held already (`hits`) or
+    were computed, the prompt tokens of both, and the bytes of the states that are held now.
+    """
+
+    hits: int
+    misses: int
+    tokens_saved: int
+    tokens_encoded: int
+    bytes_held: int
+
+
 class Stats(BaseModel):
     """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts 0."""
 
@@ -47,6 +59,7 @@ class Stats(BaseModel):
     k: int | None
     lifetime: Acceptance
     window: Window
+    encoder: EncoderCache
 
 
 @router.get("/drafts", responses=documented(Unauthorized))
@@ -67,11 +80,12 @@ async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
 
 @router.get("/drafts/stats", responses=documented(Unauthorized))
 async def get_stats(gateway: ThisGateway) -> Stats:
-    """Acceptance of the draft."""
+    """Acceptance of the draft, and what the encoder was spared."""
     identity, ledger = gateway.identity, gateway.ledger
     return Stats(
         family=identity.draft.family if identity.draft else None,
         k=identity.k,
         lifetime=Acceptance.model_validate(ledger.lifetime().to_json()),
         window=Window.model_validate({**ledger.window().to_json(), "seconds": ledger.window_s}),
+        encoder=EncoderCache.model_validate(ledger.encoder.to_json()),
     )
