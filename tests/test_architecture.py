@@ -153,7 +153,7 @@ FLOORS = {
         ("plugin.vllm_hooks", "plugin.training"),
         ("plugin.drafts", "plugin.verifier"),
         ("plugin.projection", "plugin.checked_weights", "plugin.drafts.safetensors_header"),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs"),
+        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.encoder_counts"),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

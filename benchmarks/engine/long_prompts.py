@@ -74,7 +74,9 @@ class Engine:
     async def first_token(self, prompt: list[int]) -> float:
         """Seconds to the first token of an answer of one."""
         began = time.perf_counter()
-        return [when async for when in self.chunks(prompt, 1)][0] - began
+        async for when in self.chunks(prompt, 1):
+            first = when
+        return first - began
 
     async def peak_bytes(self) -> int:
         """Most memory that the worker's tensors had since this was last asked; 0 without a GPU."""
@@ -98,8 +100,9 @@ async def neighbours(engine: Engine, long: int, seconds: float, every: float | N
     sent: list[asyncio.Task[float]] = []
 
     async def stream(times: list[float]) -> None:
-        async for when in engine.chunks(engine.prompt(32), STREAM_TOKENS):
-            times.append(when)
+        chunks = engine.chunks(engine.prompt(32), STREAM_TOKENS)
+        async for when in chunks:
+            times.append(when)  # noqa: PERF401  another task reads them meanwhile
 
     prompts = [engine.prompt(long) for _ in range(int(seconds / every))] if every else []
     streams = [asyncio.create_task(stream(times)) for times in arrivals]

@@ -119,7 +119,7 @@ def test_without_room_nothing_stays(make):
 
 
 def test_a_steps_encoder_work_is_bounded_beside_running_requests(make):
-    manager = make(busy=50)
+    manager = make(1000, busy=50)
     running = Request("a", 60)
     assert step(manager, running, Request("b", 61))[0] == 2  # nobody waits for them
     assert step(manager, Request("c", 30), Request("d", 31)) == (1, [], None)
