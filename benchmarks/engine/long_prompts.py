@@ -27,6 +27,8 @@ from benchmarks.results import record, typed
 
 STREAMS = 4
 STREAM_TOKENS = 4000
+EVERY_S = 1.0
+"""From one long prompt to the next."""
 FIRST_ID = 300
 """Above the special tokens of both vocabularies; prompts are random ids from here to twice that."""
 
@@ -106,7 +108,7 @@ async def neighbours(engine: Engine, long: int, seconds: float, every: float | N
 
     prompts = [engine.prompt(long) for _ in range(int(seconds / every))] if every else []
     streams = [asyncio.create_task(stream(times)) for times in arrivals]
-    await asyncio.sleep(1)  # their own admission
+    await asyncio.sleep(EVERY_S)  # their own admission
     for times in arrivals:
         times.clear()
     for prompt in prompts:
@@ -149,7 +151,7 @@ async def measure(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, f
     }
     figures["limit_prompt_s"] = seconds
     print(f"{args.limit} tokens: {seconds:.3f} s, peak {peak / 1e9:.2f} GB", flush=True)
-    for name, every in (("alone", None), ("beside_long_prompts", 1.0)):
+    for name, every in (("alone", None), ("beside_long_prompts", EVERY_S)):
         gaps = await neighbours(engine, args.long, args.seconds, every)
         details["gaps"][name] = asdict(gaps)
         figures[f"worst_gap_over_median_{name}"] = gaps.worst / gaps.median

@@ -72,10 +72,9 @@ class CrossKV:
         places = np.empty((2, states.shape[0]), dtype=np.int32)
         places[0] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
         places[1] = positions_of(lengths)
-        on_device = async_tensor_h2d(places, device=states.device)
+        rows_and_positions = async_tensor_h2d(places, device=states.device)
         for first in range(0, states.shape[0], PIECE_TOKENS):
             piece = slice(first, first + PIECE_TOKENS)
             kv = torch.nn.functional.linear(states[piece], self.weight, self.bias)
-            cross_write(
-                kv, self.k_weights, self.eps, self._addresses, self._like, *on_device[:, piece], block_table
-            )
+            row, position = rows_and_positions[:, piece]
+            cross_write(kv, self.k_weights, self.eps, self._addresses, self._like, row, position, block_table)

@@ -121,7 +121,9 @@ def decoder(layers=3, hidden=12, heads=2, kv_heads=1, dim=8):
     return SimpleNamespace(layers=[SimpleNamespace(self_attn=attention()) for _ in range(layers)])
 
 
-def test_one_product_over_all_layers_is_each_layers_own(monkeypatch):
+@pytest.mark.parametrize("piece", [8192, 5])
+def test_one_product_over_all_layers_is_each_layers_own(monkeypatch, piece):
+    monkeypatch.setattr(cross_kv, "PIECE_TOKENS", piece)
     torch.manual_seed(0)
     made = decoder()
     caches = [layer.self_attn.attn.cross_cache.kv_cache for layer in made.layers]
