@@ -57,8 +57,16 @@ class Unauthorized(ApiError):
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
+class Forbidden(ApiError):
+    status, type = 403, "PermissionDeniedError"
+
+
 class NotFound(ApiError):
     status, type = 404, "NotFoundError"
+
+
+class Conflict(ApiError):
+    status, type = 409, "ConflictError"
 
 
 class BodyTooLarge(ApiError):

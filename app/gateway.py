@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from app.address import ListeningAddress, invitation
 from app.admission import Admission
+from app.drafts.drafting import Drafting
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.drafts.probe import Probe
@@ -59,7 +60,7 @@ class Gateway:
     def __init__(self, settings: Settings, identity: Identity, factory: EngineFactory) -> None:
         self.settings = settings
         self.identity = identity
-        self.ledger = Ledger(identity.k or 0, settings.stats_window_s)
+        self.drafting = Drafting(identity.draft, identity.k, settings)
         self.admission = Admission(
             settings.max_num_seqs * settings.data_parallel_size, settings.max_queued_requests
         )
@@ -95,6 +96,11 @@ class Gateway:
         raise Dead(f"the engine is {self.phase}")
 
     @property
+    def ledger(self) -> Ledger:
+        """What the loaded draft achieved."""
+        return self.drafting.ledger
+
+    @property
     def stage(self) -> str:
         """What loading is at; ready once it is."""
         return "ready" if self.phase == "ready" else self.progress.stage
@@ -128,7 +134,7 @@ class Gateway:
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            engine = self._factory(EnginePlan(self.settings, self.identity, self.ledger, self.progress))
+            engine = self._factory(EnginePlan(self.settings, self.identity, self.drafting, self.progress))
         except BaseException as error:
             loop.call_soon_threadsafe(self._failed, error)
         else:
@@ -143,6 +149,7 @@ class Gateway:
 
     async def _warm_up(self, engine: Engine) -> None:
         try:
+            await self.drafting.attach(engine.set_draft_length, engine.facts.folders, engine.facts.dtype)
             if self.settings.warm_up:
                 await warm_up(engine, self.identity, self.progress)
             if self.settings.probe:

@@ -32,6 +32,8 @@ class Served:
     settings: Settings
     identity: Identity
     ledger: Ledger
+    drafting: None = None
+    """K stays what the engine was started with."""
     facts: None = None
     """The identity's dtype is the running engine's already; nothing overrules it."""
     probe: None = None
@@ -68,7 +70,7 @@ def served(vllm_config: Any, names: tuple[str, ...]) -> Served | NothingServed:
     """Identity and ledger of a running engine that answers to `names`."""
     model, speculative = vllm_config.model_config, vllm_config.speculative_config
     draft = speculative.model if speculative is not None else "none"
-    k = speculative.num_speculative_tokens if speculative is not None else None
+    k = getattr(speculative, "draft_length", getattr(speculative, "num_speculative_tokens", None))
     try:
         checkpoints = resolve(model.model, draft, None, k)
     except CheckpointError as error:
@@ -83,4 +85,6 @@ def served(vllm_config: Any, names: tuple[str, ...]) -> Served | NothingServed:
         max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
         checkpoints_dir=None,
     )
-    return Served(settings, Identity.of(checkpoints, settings), served_ledger(vllm_config))
+    ledger = served_ledger()
+    assert isinstance(ledger, Ledger)
+    return Served(settings, Identity.of(checkpoints, settings), ledger)

@@ -33,6 +33,7 @@ KNOWN_TO_THE_APP = (
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
     "plugin.encoder_counts",
+    "plugin.drafts.steps",
     "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
@@ -146,7 +147,7 @@ FLOORS = {
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
-        ("app.settings", "app.address", "app.progress"),
+        ("app.settings", "app.address", "app.comma_lists", "app.progress"),
     ),
     "plugin": (
         ("plugin",),

@@ -1,7 +1,8 @@
 """Arms: the ways to serve that a benchmark compares, as they are written on the command line.
 
 `verifier` is the verifier alone, `dflash:7` the draft of that name at K = 7 and `dflash` the same at its
-checkpoint's own K. A name is looked up among `--draft NAME=CHECKPOINT`, then among the bundled demo's
+checkpoint's own K; `dflash:3:short` has it draft a block as short as K instead of the trained one, of which
+else the first K are verified. A name is looked up among `--draft NAME=CHECKPOINT`, then among the bundled demo's
 families, and is else itself a path or hub id.
 """
 
@@ -19,6 +20,7 @@ from plugin.drafts.checkpoint import DEMO, CheckpointError, resolve
 from plugin.drafts.families import FAMILIES
 
 VERIFIER = "verifier"
+SHORT = ":short"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class Arm:
 
 
 def split_name(text: str) -> tuple[str, int | None]:
-    """`dflash:7` -> ("dflash", 7), `dflash` -> ("dflash", None)."""
-    name, colon, k = text.rpartition(":")
+    """`dflash:7` and `dflash:7:short` -> ("dflash", 7), `dflash` -> ("dflash", None)."""
+    name, colon, k = text.removesuffix(SHORT).rpartition(":")
     return (name, int(k)) if colon and k.isdecimal() else (text, None)
 
 
@@ -84,14 +86,17 @@ def own_arms(names: str, drafts: Mapping[str, str], verifier: str | None) -> lis
     model = verifier or next(iter([*checkpoints.values(), *drafts.values()]), str(DEMO / "dflash"))
     arms = []
     for text in texts:
-        settings = {"MODEL": model, "DRAFT": "none", "VERIFIER": "", "K": ""}
+        settings = {"MODEL": model, "DRAFT": "none", "VERIFIER": "", "K": "", "SHORT_BLOCK": ""}
         if text != VERIFIER:
-            k = split_name(text)[1]
+            k, short = split_name(text)[1], text.endswith(SHORT)
+            if short and k is None:
+                raise BenchError(f"arm {text}: say how short, as in {text.removesuffix(SHORT)}:3{SHORT}")
             settings = {
                 "MODEL": "",
                 "DRAFT": checkpoints[text],
                 "VERIFIER": verifier or "",
                 "K": str(k or ""),
+                "SHORT_BLOCK": "true" if short else "",
             }
         arms.append(_checked(text, settings))
     return _distinct(arms)

@@ -13,9 +13,9 @@ from app.bench.arms import Arm
 from app.bench.client import Reply, Sampling, Target
 from app.bench.counters import acceptance_between
 from app.bench.load import Load
-from app.bench.machine import versions
 from app.bench.prompts import PromptSet
 from app.bench.servers import environment
+from app.drafts.machine import versions
 from app.settings import PREFIX
 
 Tokenize = Callable[[str], Awaitable[int | None]]

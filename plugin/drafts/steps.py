@@ -1,6 +1,6 @@
 """What one engine step says about drafting, and where a stat logger finds it.
 
-The engine core fills in a `StepStats` for every step of a server with a draft (`plugin.vllm_hooks.draft_length`) and
+The engine core fills in a `StepStats` for every step of a server with a draft (`plugin.vllm_hooks.step_stats`) and
 sends it with vLLM's own statistics, one stream for each data-parallel engine. No vLLM here: the front end reads it.
 """
 

@@ -27,7 +27,7 @@ def install() -> None:
     draft_length.schedule_from_the_start()
     draft_length.no_more_drafts_than_asked_for()
     step_stats.steps_beside_vllms_statistics()
-    scheduler.metrics_before_a_stop_string()
+    scheduler.metrics_of_whole_requests()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     if current_platform.is_cpu():  # the V1 runner; on CUDA `plugin.verifier.config` refuses it
