@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,12 +65,18 @@ class Cell:
         return {name: value for name, value in variables.items() if name.startswith(PREFIX) and value}
 
 
-async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) -> dict[str, Any]:
+async def numbers(
+    cell: Cell,
+    load: Load,
+    target: Target,
+    tokenize: Tokenize,
+    estimate: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The cell's record, JSON-ready. Rates and times are of completed requests; times in milliseconds.
 
-    `token_source` says where token counts come from: `usage` of the answers, else `token_ids`, else
-    `retokenised` text, which may differ from what was generated; null when they are not known. `partial`
-    means that not every prompt was sent.
+    `estimate` is what the server itself says of its draft's worth. `token_source` says where token counts come from:
+    `usage` of the answers, else `token_ids`, else `retokenised` text, which may differ from what was generated; null
+    when they are not known. `partial` means that not every prompt was sent.
     """
     replies = [reply for reply in load.replies if reply is not None]
     good = [reply for reply in replies if reply.error is None]
@@ -82,7 +88,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "partial": load.ended is None,
         "arm": cell.arm.name,
         "family": target.drafts.get("family") or cell.arm.family,
-        "k": target.drafts.get("k") or cell.arm.k,
+        "k": "auto" if target.drafts.get("asked") == "auto" else target.drafts.get("k") or cell.arm.k,
         "model": target.model,
         "drafts": target.drafts,
         "server": target.version,
@@ -105,6 +111,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "itl_ms": spread_ms(gap for reply in good for gap in reply.timing.itl),
         "tpot_ms": spread_ms(reply.timing.tpot(n) for reply, n in zip(good, counts, strict=True)),
         "acceptance": acceptance_between(load.before, load.after),
+        "estimate": None if estimate is None else dict(estimate),
         "outputs": _outputs(load.replies),
     }
 

@@ -13,6 +13,7 @@ from app.bench.equality import compare
 from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
+from app.bench.report import text
 from app.bench.store import Store
 from app.drafts.probe import USELESS
 from plugin.drafts.checkpoint import CheckpointError, Checkpoints, resolve
@@ -43,6 +44,8 @@ class Trial:
     acceptance_rate: float | None
     mean_acceptance_length: float | None
     speedup: float | None
+    estimate: float | None = None
+    """The speed-up that the draft's server itself estimated."""
 
     @property
     def faithful(self) -> bool:
@@ -152,6 +155,7 @@ async def judge(plan: Plan, checkpoints: Checkpoints, store: Store, progress: Pr
                 acceptance_rate=acceptance.get("acceptance_rate"),
                 mean_acceptance_length=acceptance.get("mean_acceptance_length"),
                 speedup=row["speedup"],
+                estimate=text.estimate(row),
             )
         )
     return Verdict(checkpoints, tuple(trials))

@@ -49,6 +49,11 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add("--ignore-eos", action="store_true", help="go on to --max-tokens in every request")
     text = "counts tokens where a server reports no usage (default: the server's /tokenize)"
     add("--tokenizer", type=Path, metavar="FOLDER", help=text)
+    text = (
+        "also time steps without a draft on each draft's server and keep them, for /drafts/stats of later servers"
+        " (T5GEMMA_BASELINE_DIR)"
+    )
+    add("--store-baseline", action="store_true", help=text)
     add("--fresh", action="store_true", help="measure again what the output folder already has")
     add("--no-plots", action="store_true", help="draw nothing")
     _add_shared(parser, out=Path("bench-results"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -28,6 +29,8 @@ from app.bench.report.markdown import markdown
 from app.bench.report.plots import draw
 from app.bench.report.table import table
 from app.bench.store import Store
+from app.drafts.baseline import folder_of
+from app.settings import variable
 
 Result = TypeVar("Result")
 _TABLE_WIDTH = 160
@@ -59,13 +62,20 @@ def bench(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     tokenize = _tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     with ProgressBar(plan.requests) as progress:
-        report = _run(Grid(plan, store, progress, tokenize).measure(arguments.fresh))
+        grid = Grid(plan, store, progress, tokenize, baselines=_baselines(arguments.store_baseline))
+        report = _run(grid.measure(arguments.fresh))
     plots = [] if arguments.no_plots else draw(report, store.folder)
     written = store.write("report.md", markdown(report, plots))
     console = Console(width=None if sys.stdout.isatty() else _TABLE_WIDTH)
     console.print(table(report))
     console.print(f"{written} and {store.folder / 'report.json'}", markup=False, highlight=False)
     return 0 if all(row["completed"] for row in report["rows"]) else 1
+
+
+def _baselines(asked: bool) -> Path | None:
+    """Where the started servers read baselines."""
+    folder = os.environ.get(variable("baseline_dir")) or None
+    return folder_of(None if folder is None else Path(folder)) if asked else None
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -88,7 +98,7 @@ def _show(verdict: Verdict) -> None:
     assert draft is not None
     block = f"{draft.num_layers} layers, block {draft.block_size}"
     shown = Table(title=f"{draft.family}, {block}, on {Path(verifier.name).name}")
-    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up"):
+    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up", "estimate"):
         shown.add_column(name, justify="right")
     for trial in verdict.trials:
         shown.add_row(
@@ -98,6 +108,7 @@ def _show(verdict: Verdict) -> None:
             text.percent(trial.acceptance_rate),
             text.number(trial.mean_acceptance_length, 2),
             text.speedup(trial.speedup),
+            text.speedup(trial.estimate),
         )
     console = Console()
     console.print(shown)

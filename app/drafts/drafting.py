@@ -64,7 +64,7 @@ class Drafting:
         )
         self.baseline_key: dict[str, Any] | None = None
         """What a stored baseline must have been measured with, once the engine is there."""
-        self._folder, self._eager = baseline.folder_of(settings), settings.enforce_eager
+        self._folder, self._eager = baseline.folder_of(settings.baseline_dir), settings.enforce_eager
         self._set_length: SetLength | None = None
         self._told = -1
         self._telling: asyncio.Task[None] | None = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from app.drafts.overhead import Overhead
 from app.drafts.recent_drafts import Curve, RecentDrafts
 from app.drafts.step_times import Seconds, StepTimes
 from plugin.drafts.steps import StepStats
@@ -27,18 +28,25 @@ Baseline = Mapping[int, Seconds]
 """Stored durations of a step without a draft, by batch size as `batch_of` says it; `when` on this process's clock."""
 
 
-def speedup(length: float, baseline_s: float, step_s: float) -> float:
-    """The one formula: tokens of a step, times its duration without a draft, over its duration with one."""
-    return length * baseline_s / step_s
+def speedup(
+    length: float, baseline_s: float, step_s: float, batch: int = 1, overhead_s: float = 0.0
+) -> float:
+    """The one formula: tokens of a step, times its duration without a draft, over its duration with one. With
+    `overhead_s`, what each of a batch's tokens takes beside, the time for a token without a draft over that with one.
+    """
+    return (baseline_s / batch + overhead_s) / (step_s / length / batch + overhead_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """`low` and `high` lie two standard errors away; `age_s` is that of the newest time of a step without a draft."""
+    """`value` is of decode steps, `low` and `high` lie two standard errors away; `overall` is with the time that no
+    draft shortens. `age_s` is that of the newest time of a step without a draft.
+    """
 
     value: float
     low: float
     high: float
+    overall: float
     origin: Origin
     age_s: float
 
@@ -71,6 +79,7 @@ class Snapshot:
     curve: Curve
     seconds: Mapping[int, Seconds]
     stored: Seconds | None
+    overhead_s: float
     now: float
 
     def speedup(self, k: int) -> Speedup | str:
@@ -86,9 +95,11 @@ class Snapshot:
         if step is None or without is None:
             missing = "at K = 0, and there is no stored baseline" if without is None else f"at K = {k}"
             return f"no step in batches of up to {self.batch} was timed yet {missing}"
-        value = speedup(self.curve.length(k), without.value, step.value)
+        length = self.curve.length(k)
+        value = speedup(length, without.value, step.value)
+        overall = speedup(length, without.value, step.value, self.batch, self.overhead_s)
         off = 2 * value * math.hypot(self.curve.error(k), without.relative_error, step.relative_error)
-        return Speedup(value, max(0.0, value - off), value + off, origin, self.now - without.when)
+        return Speedup(value, max(0.0, value - off), value + off, overall, origin, self.now - without.when)
 
     def gain(self, k: int, over: int) -> Gain | None:
         """Tokens/s at K = k over those at another; None where a part of it was not measured."""
@@ -164,12 +175,14 @@ class Estimator:
         self.times = StepTimes(clock)
         self._clock = clock
         self._drafts = RecentDrafts()
+        self._overhead = Overhead(clock)
         self._only = None if len(self.ks) == self.ks[-1] + 1 else self.ks[-1]
 
     def add(self, step: StepStats) -> None:
         """One sound engine step."""
         self.times.add(step)
         self._drafts.add(self.times.steps, step.drafts)
+        self._overhead.add(step)
 
     def baselines(self) -> dict[int, tuple[Seconds, Origin]]:
         """Duration of a step without a draft, by batch size: live where there is one, else stored."""
@@ -195,5 +208,6 @@ class Estimator:
             curve=self._drafts.curve(self.ks[-1], since, self._only),
             seconds={k: seconds for k, seconds in timed.items() if seconds is not None},
             stored=self.baseline.get(batch),
+            overhead_s=self._overhead.seconds_a_token,
             now=self._clock(),
         )

@@ -136,6 +136,11 @@ def _worth(drafting: Drafting) -> Iterator[Metric]:
         ("k_auto", "1 while K is chosen by what proves fastest", float(drafting.asked == "auto")),
         ("recommended_k", "The K that proves fastest at the present batch size", recommended),
         ("speedup", "Estimated tokens/s over no draft, at the present K", found.value if found else None),
+        (
+            "speedup_overall",
+            "The same with the time that no draft shortens",
+            found.overall if found else None,
+        ),
         ("speedup_low", "The same less two standard errors", found.low if found else None),
         ("speedup_high", "The same and two standard errors", found.high if found else None),
         (

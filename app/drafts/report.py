@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from pydantic import BaseModel
 
 from app.drafts.drafting import Asked, Drafting
@@ -47,13 +49,15 @@ class AtK(BaseModel):
 
 
 class SpeedupRange(BaseModel):
-    """Tokens/s over no draft; `low` and `high` are two standard errors away. `origin` says where the time of a step
-    without a draft comes from, live traffic or a stored benchmark, and `age_s` how old its newest is.
+    """Tokens/s over no draft: `value` of decode steps, `low` and `high` two standard errors away; `overall` with the
+    admissions of the present traffic and the way to its clients, which no draft shortens. `origin` says where the time
+    of a step without a draft comes from, live traffic or a stored benchmark, and `age_s` how old its newest is.
     """
 
     value: float
     low: float
     high: float
+    overall: float
     origin: Origin
     age_s: float
 
@@ -170,9 +174,7 @@ def estimate(k: int | None, drafting: Drafting | None) -> Estimate:
 
 
 def _range(found: Speedup) -> SpeedupRange:
-    return SpeedupRange(
-        value=found.value, low=found.low, high=found.high, origin=found.origin, age_s=found.age_s
-    )
+    return SpeedupRange(**asdict(found))
 
 
 def _step_time(known: Snapshot, k: int) -> StepTime:

@@ -20,7 +20,7 @@ _KEPT = 16
 """Bursts of a K and batch size that are kept."""
 _SPAN_STEPS = 512
 """Steps after which a new burst is begun though K was not changed."""
-_RECENT = 64
+_RECENT = 256
 """Steps whose batch sizes make the present one."""
 _MEDIAN = 1.2533
 """Standard error of a median over that of a mean, of normally distributed values."""

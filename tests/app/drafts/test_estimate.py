@@ -137,7 +137,7 @@ def test_speedup_is_the_formula() -> None:
     served(estimator, 7, 0.02, 3)
     known = estimator.snapshot()
     assert known is not None
-    assert known.speedup(7) == Speedup(speedup(4, 0.01, 0.02), 2.0, 2.0, "live", 5.0)
+    assert known.speedup(7) == Speedup(speedup(4, 0.01, 0.02), 2.0, 2.0, 2.0, "live", 5.0)
     assert known.speedup(0) == "K is 0: nothing is drafted"
     assert known.speedup(3) == "no step in batches of up to 1 was timed yet at K = 3"
 
@@ -156,7 +156,7 @@ def test_a_stored_baseline_stands_in() -> None:
     served(estimator, 0, 0.01, 0, 16)
     served(estimator, 7, 0.02, 3)
     again = estimator.snapshot()
-    assert again is not None and again.speedup(7) == Speedup(2.0, 2.0, 2.0, "live", 0.0)
+    assert again is not None and again.speedup(7) == Speedup(2.0, 2.0, 2.0, 2.0, "live", 0.0)
 
 
 def test_too_few_drafts_say_nothing() -> None:
