@@ -147,7 +147,8 @@ FLOORS = {
         ("app.drafts",),
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
-        ("app.settings", "app.address", "app.comma_lists", "app.progress"),
+        ("app.settings", "app.address", "app.progress"),
+        ("app.comma_lists",),
     ),
     "plugin": (
         ("plugin",),
