@@ -119,6 +119,8 @@ class PromptCacheManager(EncoderCacheManager):
             self._left = limit
         if key in self._held or key in self._passing:
             return True
+        if self._left <= 0:
+            return False
         if self._pass is None or self._pass.key != key:
             if length <= self._left:
                 return True
