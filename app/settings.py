@@ -131,7 +131,8 @@ class Settings(BaseSettings):
         256 << 20,
         ge=0,
         description="Encoder states of prompts that an engine keeps for requests with the same ids, bytes (2.3 KB a"
-        " token at 1B), the least recently used out first; 0 keeps none. One cache for all callers: a repeated prompt answers sooner.",
+        " token at 1B), the least recently used out first; 0 keeps none. One cache for all callers: a repeated prompt"
+        " answers sooner.",
     )
     max_encoder_tokens_per_step: int = Field(
         512,
