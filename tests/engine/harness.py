@@ -25,6 +25,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor.abstract import Executor
 
+from app.drafts.encoder_totals import EncoderTotals
 from plugin.drafts.steps import StepStats
 from tests.engine.counters import Counters, Recorder
 
@@ -105,6 +106,11 @@ class InProcessEngine:
     def counters(self) -> Counters:
         """A copy of the sums so far; subtract an earlier one."""
         return self._recorder.counters.copy()
+
+    @property
+    def encoder(self) -> EncoderTotals:
+        """What its encoder did."""
+        return self._recorder.encoder
 
     @property
     def steps(self) -> list[StepStats]:

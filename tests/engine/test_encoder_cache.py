@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from plugin.encoder_counts import EncoderCounts
 from plugin.verifier import encoder_pass, encoder_work, processing
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
 from tests.engine.harness import Answer, InProcessEngine, Job, engine
@@ -54,11 +53,6 @@ def jobs_of(prompts: list[tuple[int, ...]], spread: int = 1, **fields: Any) -> l
     ]
 
 
-def counts_of(running: InProcessEngine) -> EncoderCounts:
-    counts: EncoderCounts = running.core.scheduler.encoder_cache_manager.counts
-    return counts
-
-
 def logprobs(answer: Answer) -> list[float]:
     return [step[token].logprob for token, step in zip(answer.tokens, answer.logprobs, strict=True)]
 
@@ -91,7 +85,7 @@ def test_equal_prompts_are_encoded_once(
         before = running.counters
         check_equal(running.run(jobs_of(everyone)), wanted)
         assert sorted(length for run in runs for length in run) == sorted(map(len, PROMPTS))
-        counts = counts_of(running)
+        counts = running.encoder
         assert (counts.misses, counts.hits) == (20, 80)
         assert counts.tokens_saved == 4 * counts.tokens_encoded == 4 * sum(map(len, PROMPTS))
         held = running.runner.encoder_cache
@@ -115,7 +109,7 @@ def test_equal_prompts_are_encoded_once(
     few = TOKEN_BYTES * 400  # three or four prompts
     with cached(verifier, few, draft, 3, **room) as (running, runs):
         check_equal(running.run(jobs_of(everyone)), wanted)
-        counts = counts_of(running)
+        counts = running.encoder
         assert counts.misses + counts.hits == 100
         assert counts.misses == sum(map(len, runs)) > 20
         assert counts.bytes_held <= few

@@ -59,7 +59,7 @@ def test_cache_off_on_and_evicting(
         ) as running:
             before = running.counters
             got = answers_of(running, asked, 3)
-            counts = running.core.scheduler.encoder_cache_manager.counts
+            counts = running.encoder
             held = running.runner.encoder_cache.encoder_outputs
             if name == "on":
                 assert (counts.misses, counts.hits, len(held)) == (20, 80, 20)
