@@ -7,11 +7,8 @@ from torch import nn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 
 from plugin.attention.bidirectional import bidirectional_attention
-from plugin.verifier.encoder_pass import EncoderPass
+from plugin.verifier.encoder_pass import WHOLE_TILE_TOKENS, EncoderPass
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
-
-WHOLE_TILE_TOKENS = 8192
-"""Tokens of a tile where the encoder runs without a pause: what bounds the memory of the widest activations."""
 
 
 class EncoderAttention(AttentionProjections):

@@ -23,7 +23,7 @@ from vllm.v1.worker.encoder_cudagraph_defs import (
 
 from plugin.verifier.encoder import TextEncoder
 from plugin.verifier.encoder_capture import encoder_graph_sizes
-from plugin.verifier.encoder_pass import EncoderPass
+from plugin.verifier.encoder_pass import TILE_TOKENS, EncoderPass
 from plugin.verifier.processing import MODALITY
 from plugin.verifier.prompt_batch import PromptBatch
 
@@ -132,7 +132,9 @@ class EncoderGraphs(SupportsEncoderCudaGraph):
     def begin_encoder_pass(self, prompt: torch.Tensor) -> EncoderPass:
         """A pass over one prompt's token ids, `[length]`, of which nothing is done yet."""
         batch = self._batch({MODALITY: [prompt]}, self.encoder.device)
-        return EncoderPass(self.encoder, batch.ids, batch.positions, batch.cu_seqlens, max(batch.lengths))
+        return EncoderPass(
+            self.encoder, batch.ids, batch.positions, batch.cu_seqlens, batch.lengths[0], TILE_TOKENS
+        )
 
     def _batch(self, mm_kwargs: dict[str, Any], device: torch.device) -> PromptBatch:
         return PromptBatch.of([prompt.flatten() for prompt in mm_kwargs[MODALITY]], device)

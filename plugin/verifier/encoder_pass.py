@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from plugin.verifier.encoder import EncoderLayer, TextEncoder
 
 TILE_TOKENS = 2048
-"""Tokens of one tile, the least piece of an encoder pass; large enough to fill a GPU with one layer of them."""
+"""Tokens of a tile where the encoder pauses between tiles; large enough to fill a GPU with one layer of them."""
+WHOLE_TILE_TOKENS = 8192
+"""The same where it does not: what bounds the memory of the widest activations."""
 
 
 class EncoderPass:
@@ -29,7 +31,7 @@ class EncoderPass:
         positions: torch.Tensor,
         cu_seqlens: torch.Tensor,
         max_len: int,
-        tile_tokens: int = TILE_TOKENS,
+        tile_tokens: int,
     ) -> None:
         """Arguments as of `TextEncoder.forward`."""
         self._encoder, self._positions = encoder, positions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from plugin.verifier import encoder_pass, encoder_work, processing
+from plugin.verifier import encoder_graphs, encoder_work, processing
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
 from tests.engine.harness import Answer, InProcessEngine, Job, engine
 from tests.reference.greedy import GreedyReference
@@ -139,9 +139,8 @@ def test_long_prompts_in_parts(
     """Beside running requests a prompt beyond the step's bound is encoded over several steps, and no step does more;
     aborted half way, it is forgotten.
     """
-    for module in (encoder_pass, encoder_work):
+    for module in (encoder_graphs, encoder_work):
         monkeypatch.setattr(module, "TILE_TOKENS", 96)
-    monkeypatch.setattr(encoder_pass.EncoderPass.__init__, "__defaults__", (96,))
     long = [prompt_ids(300 - i, 70 + i) for i in range(3)]
     short = prompt_ids(12, 1)
     with cached(verifier, 0, busy_step_tokens=60) as (running, runs):

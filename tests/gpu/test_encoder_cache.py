@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from plugin.verifier import encoder_pass, encoder_work
+from plugin.verifier import encoder_graphs, encoder_work
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
 from tests.gpu.answers import Prompts, differing
 from tests.gpu.conftest import Mode, gpu_engine
@@ -95,9 +95,8 @@ def test_long_prompts_in_parts(
     """Prompts of many tiles beside running requests, FlashAttention and the float32 kernel over a tile's queries."""
     from tests.engine.harness import Job
 
-    monkeypatch.setattr(encoder_work, "TILE_TOKENS", 96)
-    monkeypatch.setattr(encoder_pass, "TILE_TOKENS", 96)
-    monkeypatch.setattr(encoder_pass.EncoderPass.__init__, "__defaults__", (96,))
+    for module in (encoder_graphs, encoder_work):
+        monkeypatch.setattr(module, "TILE_TOKENS", 96)
     long = sorted(prompts, key=len)[-4:]
     jobs = [Job(prompts[0], 160, ignore_eos=True)]
     jobs += [
