@@ -38,7 +38,7 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
             "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
             "manager_config": {
                 "cache_bytes": settings.encoder_cache_bytes,
-                "busy_step_tokens": settings.max_encoder_tokens_per_step,
+                "busy_step_tokens": settings.max_encoder_tokens_per_step or (32 if on_cpu else 512),
             },
         },
         "seed": settings.seed,

@@ -134,11 +134,11 @@ class Settings(BaseSettings):
         " token at 1B), the least recently used out first; 0 keeps none. One cache for all callers: a repeated prompt"
         " answers sooner.",
     )
-    max_encoder_tokens_per_step: int = Field(
-        512,
+    max_encoder_tokens_per_step: int | None = Field(
+        None,
         ge=1,
         description="Prompt tokens encoded in one engine step beside running requests; a longer prompt takes several"
-        " steps. Smaller stalls running streams less, larger lets new ones begin sooner.",
+        " steps. Smaller stalls running streams less, larger lets new ones begin sooner. Unset: 512, on the CPU 32.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Engine seed for requests that carry none.")
     data_parallel_size: int = Field(

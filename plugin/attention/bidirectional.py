@@ -5,8 +5,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
-QUERY_CHUNK = 1024
-"""Queries of a windowed layer that are attended at once."""
+QUERY_CHUNK, LEAST_CHUNK = 1024, 128
+"""Queries of a windowed layer that are attended at once: twice its window, within these bounds."""
 
 
 def window_sides(window: int) -> tuple[int, int]:
@@ -150,9 +150,10 @@ def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, sc
     """Chunks of queries over the keys that some of them see, so that memory grows with the length, not its square."""
     length = q.shape[0]
     left, right = window_sides(window)
+    chunk = min(QUERY_CHUNK, max(LEAST_CHUNK, 2 * window))
     outputs = []
-    for start in range(0, length, QUERY_CHUNK):
-        end = min(start + QUERY_CHUNK, length)
+    for start in range(0, length, chunk):
+        end = min(start + chunk, length)
         first, last = max(0, start - left), min(length, end + right)
         mask = window_mask(range(start, end), range(first, last), window, q.device)
         outputs.append(_attend(q[start:end], k[first:last], v[first:last], mask, scale))

@@ -83,13 +83,10 @@ class PromptCacheManager(EncoderCacheManager):
     def create_manager(cls, *, cache_size: int, vllm_config: "VllmConfig") -> "PromptCacheManager":
         text = vllm_config.model_config.hf_config.encoder.text_config
         given = vllm_config.ec_manager_config.manager_config
-        return cls(
-            cache_size,
-            given.get("busy_step_tokens") or cache_size,
-            given.get("cache_bytes", 0),
-            text.hidden_size * vllm_config.model_config.dtype.itemsize,
-            TileCosts(text),
-        )
+        busy_step_tokens = given.get("busy_step_tokens") or cache_size
+        token_bytes = text.hidden_size * vllm_config.model_config.dtype.itemsize
+        costs = TileCosts(text, busy_step_tokens)
+        return cls(cache_size, busy_step_tokens, given.get("cache_bytes", 0), token_bytes, costs)
 
     def reset(self) -> None:
         """Forget every state: the worker has forgotten them, too."""
@@ -181,7 +178,7 @@ class PromptCacheManager(EncoderCacheManager):
             data = request.mm_features[input_id].data
             assert data is not None
             prompt = data[MODALITY].data
-        return EncoderWork(under_way.key, prompt, under_way.tiles_done, tiles)
+        return EncoderWork(under_way.key, prompt, self._costs.tile_tokens, under_way.tiles_done, tiles)
 
     def free(self, request: "Request") -> None:
         """The request ended, was preempted, or could not be admitted after all."""

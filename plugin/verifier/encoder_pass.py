@@ -15,10 +15,8 @@ from plugin.attention.bidirectional import rows_attention
 if TYPE_CHECKING:
     from plugin.verifier.encoder import EncoderLayer, TextEncoder
 
-TILE_TOKENS = 2048
-"""Tokens of a tile where the encoder pauses between tiles; large enough to fill a GPU with one layer of them."""
 WHOLE_TILE_TOKENS = 8192
-"""The same where it does not: what bounds the memory of the widest activations."""
+"""Tokens of a tile where the encoder does not pause: what bounds the memory of the widest activations."""
 
 
 class EncoderPass:

@@ -19,14 +19,14 @@ class EncoderStates:
         self,
         held: dict[str, torch.Tensor],
         encode: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
-        begin: Callable[[torch.Tensor], EncoderPass],
+        begin: Callable[[torch.Tensor, int], EncoderPass],
         keep: bool,
     ) -> None:
         """
         Args:
             held: states by the prompt's identity.
             encode: prompts' token ids, each `[length]` -> their states, each `[length, hidden_size]`.
-            begin: one prompt's token ids -> a pass over it that has not done anything yet.
+            begin: one prompt's token ids and the tokens of a tile -> a pass over it that has not done any.
             keep: whether states stay for later steps.
         """
         self.held = held
@@ -46,7 +46,7 @@ class EncoderStates:
             return
         if work.prompt is not None:
             self._pass = None  # whatever it was, its memory is needed
-            self._pass = work.key, self._begin(work.prompt)
+            self._pass = work.key, self._begin(work.prompt, work.tile_tokens)
         if self._pass is None or self._pass[0] != work.key or self._pass[1].tiles_done != work.first_tile:
             raise RuntimeError(f"no encoder pass at tile {work.first_tile} of prompt {work.key}")
         under_way = self._pass[1]

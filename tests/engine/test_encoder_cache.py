@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from plugin.verifier import encoder_graphs, encoder_work, processing
+from plugin.verifier import encoder_work, processing
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
 from tests.engine.harness import Answer, InProcessEngine, Job, engine
 from tests.reference.greedy import GreedyReference
@@ -133,14 +133,10 @@ def test_preempted_and_aborted_requests(verifier: Path, reference: GreedyReferen
                 assert answer.tokens == reference.answer(prompt, 100, ignore_eos=True).tokens
 
 
-def test_long_prompts_in_parts(
-    verifier: Path, reference: GreedyReference, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_prompts_in_parts(verifier: Path, reference: GreedyReference) -> None:
     """Beside running requests a prompt beyond the step's bound is encoded over several steps, and no step does more;
     aborted half way, it is forgotten.
     """
-    for module in (encoder_graphs, encoder_work):
-        monkeypatch.setattr(module, "TILE_TOKENS", 96)
     long = [prompt_ids(300 - i, 70 + i) for i in range(3)]
     short = prompt_ids(12, 1)
     with cached(verifier, 0, busy_step_tokens=60) as (running, runs):
@@ -154,7 +150,7 @@ def test_long_prompts_in_parts(
         assert runs == [[12]]
         parts = [one for step in running.scheduled if (one := step.ec_manager_metadata) and one.key]
         assert len(parts) > 3 * 300 // 60
-        costs = encoder_work.TileCosts(running.config.model_config.hf_config.encoder.text_config)
+        costs = encoder_work.TileCosts(running.config.model_config.hf_config.encoder.text_config, 60)
         for part in parts:
             spent = [costs.cost(300, part.first_tile + i) for i in range(part.num_tiles)]
             assert sum(spent) <= 60 or part.num_tiles == 1

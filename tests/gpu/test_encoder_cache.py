@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from plugin.verifier import encoder_graphs, encoder_work
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
 from tests.gpu.answers import Prompts, differing
 from tests.gpu.conftest import Mode, gpu_engine
@@ -89,14 +88,11 @@ def test_long_prompts_in_parts(
     verifier: Path,
     reference: GreedyReference,
     prompts: Prompts,
-    monkeypatch: pytest.MonkeyPatch,
     dtype: str,
 ) -> None:
     """Prompts of many tiles beside running requests, FlashAttention and the float32 kernel over a tile's queries."""
     from tests.engine.harness import Job
 
-    for module in (encoder_graphs, encoder_work):
-        monkeypatch.setattr(module, "TILE_TOKENS", 96)
     long = sorted(prompts, key=len)[-4:]
     jobs = [Job(prompts[0], 160, ignore_eos=True)]
     jobs += [

@@ -23,10 +23,10 @@ def text_config(layers=4):
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(encoder_work, "TILE_TOKENS", TILE)
+    monkeypatch.setattr(encoder_work, "MOST_TILE_TOKENS", TILE)
 
     def manager(cache_tokens=100, *, step=1000, busy=1000):
-        made = PromptCacheManager(step, busy, 2 * cache_tokens, 2, TileCosts(text_config()))
+        made = PromptCacheManager(step, busy, 2 * cache_tokens, 2, TileCosts(text_config(), busy))
         assert made.get_manager_metadata() == EncoderWork(None)  # the worker starts with nothing, too
         return made
 
@@ -180,7 +180,7 @@ def test_one_pass_at_a_time(make):
     step(manager, Request("running", 5))
     first, second = Request("first", 40), Request("second", 41)
     assert step(manager, first)[2].key == "40"
-    assert step(manager, second)[2] == EncoderWork("41", second.mm_features[0].data["text"].data, 0, 4)
+    assert step(manager, second)[2] == EncoderWork("41", second.mm_features[0].data["text"].data, TILE, 0, 4)
     assert step(manager, first)[2].first_tile == 0
 
 
@@ -202,7 +202,8 @@ def test_costs_grow_with_the_prompt_in_full_layers_only():
         hidden_size=1152, head_dim=256, num_attention_heads=4, num_key_value_heads=1, intermediate_size=6912,
         layer_types=["sliding_attention", "full_attention"],
     )  # fmt: skip
-    costs = TileCosts(config)
+    assert [TileCosts(config, tokens).tile_tokens for tokens in (1, 1000, 10_000)] == [64, 500, 2048]
+    costs = TileCosts(config, 10_000)
     assert costs.num_tiles(8192) == 8
     assert costs.cost(8192, 0) == 1024
     assert costs.cost(8192, 4) == pytest.approx(1024 * 1.6256, rel=1e-3)

@@ -14,7 +14,8 @@ class Pass:
 
     num_tiles, tiles_done = 3, 0
 
-    def __init__(self, ids):
+    def __init__(self, ids, tile_tokens):
+        assert tile_tokens == 7
         self.states = ids[:, None].float()
 
     def advance(self, num_tiles):
@@ -62,24 +63,24 @@ def test_without_a_cache_nothing_is_held(made):
 @pytest.mark.parametrize("which", ["keeping", "passing"])
 def test_a_pass_in_parts_leaves_its_states(made, which):
     states = getattr(made, which)
-    states.advance(EncoderWork("a", A[1], 0, 2))
+    states.advance(EncoderWork("a", A[1], 7, 0, 2))
     states.advance(None)
     assert states.held == {}
-    states.advance(EncoderWork("a", None, 2, 1))
+    states.advance(EncoderWork("a", None, 7, 2, 1))
     assert ids_of(states.of([A])) == [[3, 4, 5]]
     assert made.calls == []
 
 
 def test_a_pass_that_nobody_waits_for_goes(made):
-    made.keeping.advance(EncoderWork("a", A[1], 0, 2))
+    made.keeping.advance(EncoderWork("a", A[1], 7, 0, 2))
     made.keeping.advance(EncoderWork(None))
     with pytest.raises(RuntimeError, match="no encoder pass at tile 2 of prompt a"):
-        made.keeping.advance(EncoderWork("a", None, 2, 1))
+        made.keeping.advance(EncoderWork("a", None, 7, 2, 1))
 
 
 def test_parts_out_of_order_are_refused(made):
-    made.keeping.advance(EncoderWork("a", A[1], 0, 1))
+    made.keeping.advance(EncoderWork("a", A[1], 7, 0, 1))
     with pytest.raises(RuntimeError, match="tile 2"):
-        made.keeping.advance(EncoderWork("a", None, 2, 1))
+        made.keeping.advance(EncoderWork("a", None, 7, 2, 1))
     with pytest.raises(RuntimeError, match="prompt b"):
-        made.keeping.advance(EncoderWork("b", None, 1, 1))
+        made.keeping.advance(EncoderWork("b", None, 7, 1, 1))
