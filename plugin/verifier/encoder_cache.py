@@ -135,9 +135,8 @@ class PromptCacheManager(EncoderCacheManager):
     def allocate(self, request: "Request", input_id: int) -> None:
         """The request is admitted: with states that are there, or with those of its prompt's (last part of a) pass."""
         key, length = request.mm_features[input_id].identifier, request.get_num_encoder_embeds(input_id)
-        whole = re.sub(
-            r"^\d+_", "", request.request_id
-        )  # vLLM names samples after the request that wants them
+        # vLLM names samples after the request that wants them.
+        whole = re.sub(r"^\d+_", "", request.request_id)
         if key in self._held:
             self._held.move_to_end(key)
             encoded_for = self._held[key][1]
