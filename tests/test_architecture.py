@@ -34,6 +34,7 @@ KNOWN_TO_THE_APP = (
     "plugin.drafts.families",
     "plugin.encoder_counts",
     "plugin.drafts.steps",
+    "plugin.engine_process",
     "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
@@ -44,6 +45,7 @@ NEED_AN_ENGINE = (
     "app.drafts.stat_logger",
     "app.vllm_serve",
     "benchmarks.",
+    "plugin.engine_imports",
     "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
@@ -154,8 +156,19 @@ FLOORS = {
         ("plugin",),
         ("plugin.vllm_hooks", "plugin.training"),
         ("plugin.drafts", "plugin.verifier"),
-        ("plugin.projection", "plugin.checked_weights", "plugin.drafts.safetensors_header"),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.encoder_counts"),
+        (
+            "plugin.projection",
+            "plugin.checked_weights",
+            "plugin.drafts.safetensors_header",
+            "plugin.engine_imports",
+        ),
+        (
+            "plugin.attention",
+            "plugin.drafts.facts",
+            "plugin.quiet_logs",
+            "plugin.engine_process",
+            "plugin.encoder_counts",
+        ),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),
