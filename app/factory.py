@@ -33,14 +33,14 @@ from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
 from app.routes import completions, drafts, health, models, switches, tokenize
-from app.routes.switches import KRequest
+from app.routes.switches import ActiveRequest, KRequest
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from app.settings import Settings
 from plugin.drafts.checkpoint import Checkpoints
 
 log = logging.getLogger("app")
 
-BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest, KRequest)
+BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest, KRequest, ActiveRequest)
 METHODS = frozenset(HTTPMethod)
 ENGINE_LOST = 1
 """Exit code when the engine failed or died, so that a supervisor starts the server again."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
@@ -34,6 +35,7 @@ class Served:
     ledger: Ledger
     drafting: None = None
     """K stays what the engine was started with."""
+    history: Mapping[str, Any] = field(default_factory=dict)
     facts: None = None
     """The identity's dtype is the running engine's already; nothing overrules it."""
     probe: None = None

@@ -62,6 +62,8 @@ class Answer(Response):
     async def _answer(self, receive: Receive, send: Send, scope: Scope) -> None:
         gateway, request = self._gateway, self._request
         with gateway.admission.enter(request.n * len(request.prompts)):
+            # Once more, now that it counts as accepted: other checkpoints may have been asked for meanwhile.
+            self._engine = gateway.engine()
             async with RequestScope(receive, gateway.settings.request_timeout_s, gateway.running):
                 body = await self._run(send)
         if body is not None:

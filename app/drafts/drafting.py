@@ -77,6 +77,11 @@ class Drafting:
         return self.controller.k
 
     @property
+    def lengths(self) -> list[int]:
+        """Every K that a step may have."""
+        return list(self.estimator.ks) if self.max_k else []
+
+    @property
     def asked(self) -> Asked:
         """What was asked for last."""
         return "auto" if self.controller.auto else self.controller.k
@@ -100,7 +105,7 @@ class Drafting:
         """
         if not self.max_k:
             return
-        self._set_length = set_length
+        self._set_length, self._told = set_length, -1
         await self._told_now()
         if folders:
             self.baseline_key = await asyncio.to_thread(baseline.key_of, folders, dtype, self._eager)
@@ -110,9 +115,11 @@ class Drafting:
     def detach(self) -> None:
         """The engine is about to go: it is told nothing more."""
         self._set_length = None
+        self.controller.end_window()
         for pending in (self._telling, self._watching):
             if pending is not None:
                 pending.cancel()
+        self._telling = self._watching = None
 
     async def choose(self, asked: Asked) -> None:
         """K from the next step on; returns once every engine has been told.

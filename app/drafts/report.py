@@ -113,9 +113,17 @@ class EncoderCache(BaseModel):
     bytes_held: int
 
 
+class Former(BaseModel):
+    """What a draft achieved that was served before the present one."""
+
+    draft: str
+    by_k: list[AtK]
+
+
 class Stats(BaseModel):
     """`k` is what is drafted a step now, `asked` what was asked for; `lifetime` (since start) and `window` (the last
-    `window.seconds`) are of that K, `by_k` of each that was used. Without a draft `family`, `k` and `asked` are null
+    `window.seconds`) are of that K, `by_k` of each that was used; `history` has the
+    drafts that were served before. Without a draft `family`, `k` and `asked` are null
     and all counts 0.
     """
 
@@ -127,6 +135,7 @@ class Stats(BaseModel):
     by_k: list[AtK]
     estimate: Estimate
     encoder: EncoderCache
+    history: list[Former] = []
 
 
 def at_k(ledger: Ledger, k: int) -> AtK:
@@ -150,6 +159,12 @@ def stats(family: str | None, k: int | None, ledger: Ledger, drafting: Drafting 
         estimate=estimate(k, drafting),
         encoder=EncoderCache.model_validate(ledger.encoder.to_json()),
     )
+
+
+def former(draft: str, drafting: Drafting) -> Former:
+    """What a draft achieved before another took its place; `draft` is its folder or hub id."""
+    ledger = drafting.ledger
+    return Former(draft=draft, by_k=[at_k(ledger, k) for k in ledger.ks])
 
 
 def estimate(k: int | None, drafting: Drafting | None) -> Estimate:

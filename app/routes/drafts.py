@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from app.drafts.available import available
-from app.drafts.report import Stats, stats
+from app.drafts.report import Stats, former, stats
 from app.errors import Unauthorized, documented
 from app.routes.parts import ThisGateway
 
@@ -19,10 +19,13 @@ router = APIRouter(tags=["drafts"])
 async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
     """The loaded draft and verifier (without a draft the draft's fields are null), what the draft did on a few prompts
     before the first request (`probe`; its `warning` says when it proved useless), and the drafts found in
-    T5GEMMA_CHECKPOINTS_DIR. `dtype` is what was asked for until the engine, once loaded, says what it runs in.
+    T5GEMMA_CHECKPOINTS_DIR, each with whether it fits. `dtype` is what was asked for until the engine, once loaded,
+    says what it runs in.
     """
     folder = gateway.settings.checkpoints_dir
-    others = await asyncio.to_thread(available, folder) if folder is not None else []
+    others = []
+    if folder is not None:
+        others = await asyncio.to_thread(available, folder, gateway.identity, gateway.settings)
     loaded = {
         **gateway.identity.to_json(),
         "probe": gateway.probe and gateway.probe.to_json(),
@@ -40,4 +43,6 @@ async def get_stats(gateway: ThisGateway) -> Stats:
     was spared.
     """
     draft = gateway.identity.draft
-    return stats(draft.family if draft else None, gateway.identity.k, gateway.ledger, gateway.drafting)
+    found = stats(draft.family if draft else None, gateway.identity.k, gateway.ledger, gateway.drafting)
+    found.history = [former(path, drafting) for path, drafting in gateway.history.items()]
+    return found

@@ -1,14 +1,18 @@
-"""`POST /drafts/k`: another K while the server runs."""
+"""`POST /drafts/k` and `POST /drafts/active`: another K, or another draft, while the server runs."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from app.drafts.drafting import Asked
-from app.errors import BadRequest, Conflict, Forbidden, documented
+from app.drafts.available import available, identity_with
+from app.drafts.drafting import Asked, Drafting
+from app.errors import ApiError, BadRequest, Conflict, Forbidden, NotFound, documented
 from app.gateway import Gateway
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, read
 
@@ -56,6 +60,61 @@ async def post_k(request: Request, gateway: ThisGateway) -> KReply:
     previous = drafting.k
     await drafting.choose(asked.k)
     return KReply(k=drafting.k, asked=drafting.asked, previous=previous)
+
+
+class ActiveRequest(BaseModel):
+    """`draft`: a name of `available` of GET /drafts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    draft: str
+
+
+class ActiveReply(BaseModel):
+    """What is served now."""
+
+    draft: str
+    family: str
+    k: int
+    seconds: float
+
+
+@router.post("/drafts/active", responses=SWITCH_ERRORS, openapi_extra=body_schema(ActiveRequest))
+async def post_active(request: Request, gateway: ThisGateway) -> ActiveReply:
+    """Serve another draft of T5GEMMA_CHECKPOINTS_DIR. Accepted requests end first; until the engine is built anew,
+    which takes as long as a start, new ones get 503 with Retry-After. The former draft is served again when that fails.
+    The reply comes when it is done; leaving does not stop it. Who may: as for POST /drafts/k.
+    """
+    check_allowed(gateway)
+    _, asked = await read(request, gateway, ActiveRequest)
+    settings, folder = gateway.settings, gateway.settings.checkpoints_dir
+    if folder is None:
+        raise Conflict("T5GEMMA_CHECKPOINTS_DIR is not set: there is no draft to choose", "draft")
+    found = {one.name: one for one in await asyncio.to_thread(available, folder, gateway.identity, settings)}
+    if (chosen := found.get(asked.draft)) is None:
+        raise NotFound(
+            f"draft: no {asked.draft[:256]!r} in T5GEMMA_CHECKPOINTS_DIR; there: {', '.join(found)}", "draft"
+        )
+    if chosen.misfit is not None:
+        raise Conflict(f"draft: {chosen.misfit}", "draft")
+    began = time.monotonic()
+    if not chosen.active:
+        identity = await asyncio.to_thread(identity_with, Path(chosen.path), gateway.identity, settings)
+        draft = identity.draft
+        assert draft is not None
+        drafting = gateway.history.get(draft.path) or Drafting(draft, identity.k, settings)
+        await asyncio.shield(gateway.in_background(gateway.reload(identity, drafting)))
+        if gateway.switch_failure is not None:
+            raise ApiError(
+                f"{chosen.name} could not be served, the former draft is again: {gateway.switch_failure}"
+            )
+    assert gateway.identity.draft is not None
+    return ActiveReply(
+        draft=chosen.name,
+        family=gateway.identity.draft.family,
+        k=gateway.drafting.k,
+        seconds=round(time.monotonic() - began, 1),
+    )
 
 
 def check_allowed(gateway: Gateway) -> None:

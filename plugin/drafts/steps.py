@@ -20,8 +20,8 @@ class StepStats:
             in the step before, so that after a change of K the first step still has drafts of the old one.
         num_requests: requests in the step.
         seconds: the step's duration, from the end of the step before to its own end; None where it says nothing about
-            K: the step, its predecessor or one in flight behind it admits or resumes a request, or a request in it has
-            another number of drafts than `k`.
+            K: nothing ran before it, or it, the step before it or one in flight behind it admits or resumes a request,
+            has another K, or a request with another number of drafts than that.
         drafts: by the number of drafts verified for a request: how many drafts had it, and at each of its positions
             how many tokens were accepted. 0 is there only for drafts of which a grammar refused every token.
     """

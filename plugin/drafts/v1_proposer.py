@@ -36,8 +36,10 @@ class BlockProposer(DFlashProposer):
         next_token_ids: torch.Tensor,
         token_indices_to_sample: torch.Tensor | None,
         common_attn_metadata: CommonAttentionMetadata,
-        *args: Any,
-        **kwargs: Any,
+        sampling_metadata: Any,
+        mm_embed_inputs: Any = None,
+        num_rejected_tokens_gpu: torch.Tensor | None = None,
+        slot_mappings: Any = None,
     ) -> torch.Tensor:
         """Draft tokens `[num_requests, K]`; see SpecDecodeBaseProposer.
 
@@ -45,16 +47,10 @@ class BlockProposer(DFlashProposer):
         """
         if num_speculative_tokens > 0:
             return super().propose(
-                num_speculative_tokens,
-                target_token_ids,
-                target_positions,
-                target_hidden_states,
-                next_token_ids,
-                token_indices_to_sample,
-                common_attn_metadata,
-                *args,
-                **kwargs,
-            )
+                num_speculative_tokens, target_token_ids, target_positions, target_hidden_states, next_token_ids,
+                token_indices_to_sample, common_attn_metadata, sampling_metadata, mm_embed_inputs,
+                num_rejected_tokens_gpu, slot_mappings,
+            )  # fmt: skip
         self.num_speculative_tokens, self._last_draft_probs = 0, None
         num_tokens, _, _ = self.set_inputs_first_pass(
             target_token_ids,
@@ -63,7 +59,7 @@ class BlockProposer(DFlashProposer):
             self.model.combine_hidden_states(target_hidden_states),
             token_indices_to_sample,
             common_attn_metadata,
-            kwargs.get("num_rejected_tokens_gpu"),
+            num_rejected_tokens_gpu,
         )
         self.build_model_inputs_first_pass(num_tokens, num_tokens, None)
         return next_token_ids.new_empty(next_token_ids.shape[0], 0, dtype=torch.int64)
