@@ -156,6 +156,7 @@ class Gateway:
         self.drafting.detach()
         if self.identity.draft is not None:
             self.history[self.identity.draft.path] = self.drafting
+        drafting.ledger.encoder = self.drafting.encoder  # its counts are the server's, not a draft's
         self.identity, self.drafting = identity, drafting
         self.history.pop(identity.draft.path if identity.draft is not None else "", None)
 

@@ -76,7 +76,7 @@ def walk(
 def _slots(
     draft: TrainableDraft, aux: torch.Tensor, batch: Batch, columns: Sequence[Sequence[int]], k: int
 ) -> torch.Tensor:
-    """[3, K]: counted, correct and matched of the first K predicting slots of whole blocks at `columns`, a list a row."""
+    """[3, K]: counted, correct and matched of the first K predicting slots of whole blocks at `columns`."""
     width = max(map(len, columns))
     # A row with fewer anchors repeats column 0, marked invalid.
     padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in columns], device=aux.device)

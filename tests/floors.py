@@ -16,6 +16,7 @@ FLOORS = {
         ("app.environment", "app.logs", "app.settings_reference", "app.uvicorn_command"),
         ("app.dotenv_file",),
         ("app.settings", "app.address", "app.child_processes", "app.progress"),
+        ("app.comma_lists",),
     ),
     "plugin": (
         ("plugin",),
@@ -27,7 +28,13 @@ FLOORS = {
             "plugin.drafts.safetensors_header",
             "plugin.engine_imports",
         ),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.engine_process"),
+        (
+            "plugin.attention",
+            "plugin.drafts.facts",
+            "plugin.quiet_logs",
+            "plugin.engine_process",
+            "plugin.encoder_counts",
+        ),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

@@ -33,6 +33,7 @@ KNOWN_TO_THE_APP = (
     "plugin.training.data.sources",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
+    "plugin.encoder_counts",
     "plugin.drafts.steps",
     "plugin.engine_process",
     "plugin.quiet_logs",
