@@ -76,17 +76,19 @@ def walk(
 def _slots(
     draft: TrainableDraft, aux: torch.Tensor, batch: Batch, columns: Sequence[Sequence[int]], k: int
 ) -> torch.Tensor:
-    """[3, K]: counted, correct and matched of slots 1 ... K of the blocks at `columns`, one list a row."""
+    """[3, K]: counted, correct and matched of the K slots that predict of the blocks at `columns`, one list a row."""
     width = max(map(len, columns))
     # A row with fewer anchors repeats column 0, marked invalid.
     padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in columns], device=aux.device)
     valid = torch.tensor([[slot < len(row) for slot in range(width)] for row in columns], device=aux.device)
+    config = draft.config
     blocks = make_blocks(
-        batch.tokens, batch.documents, batch.positions, padded, valid, k + 1, draft.config.mask_token_id
-    )
+        batch.tokens, batch.documents, batch.positions, padded, valid, k + config.first_slot,
+        config.mask_token_id, config.ahead,
+    )  # fmt: skip
     hidden = draft(aux, batch.documents, batch.positions, blocks)
     logits, _ = draft.draft_logits(hidden, blocks)
-    counted = blocks.loss_mask[..., 1:]
-    correct = (draft.to_target(logits.argmax(dim=-1)) == blocks.targets)[..., 1:] & counted
+    counted = blocks.loss_mask[..., config.first_slot :]
+    correct = (draft.to_target(logits.argmax(dim=-1)) == blocks.targets)[..., config.first_slot :] & counted
     matched = correct.long().cumprod(dim=-1)
     return torch.stack([part.long().sum(dim=(0, 1)) for part in (counted, correct, matched)])

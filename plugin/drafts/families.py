@@ -66,7 +66,7 @@ class FamilyFacts:
 FAMILIES: Final[dict[str, FamilyFacts]] = {
     family.name: family
     for family in (
-        FamilyFacts("dflash", "DFlash", Depth(5, (2, 7, 13, 18, 21)), Depth(3, (0, 1, 2, 3, 4, 5))),
+        FamilyFacts("dflash", "DFlash", Depth(5, (2, 7, 13, 18, 21)), Depth(2, (0, 1, 2, 3, 4, 5))),
         FamilyFacts(
             "dspark",
             "DSpark",

@@ -111,7 +111,7 @@ def _judged(
         answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
         judged = list(zip(answers, fresh, strict=True))
         exact.append(sum(answer == problem.answer for answer, problem in judged) / len(fresh))
-        right.append(sum(_last_number(answer) == problem.result for answer, problem in judged) / len(fresh))
+        right.append(sum(last_number(answer) == problem.result for answer, problem in judged) / len(fresh))
     return {"fresh_answer_exact": exact, "fresh_result_correct": right}
 
 
@@ -132,7 +132,8 @@ def _answered(
     return [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
 
 
-def _last_number(text: str) -> int | None:
+def last_number(text: str) -> int | None:
+    """The last whole number in a text: the result that an answer ends on."""
     words = "".join(character if character.isdigit() else " " for character in text).split()
     return int(words[-1]) if words else None
 

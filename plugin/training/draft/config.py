@@ -85,7 +85,7 @@ class DraftConfig:
 
     @property
     def ahead(self) -> int:
-        """How far behind its own position a slot predicts: 0, or 1 where it samples from the anchor."""
+        """How far beyond its own position a slot predicts: 0, or 1 where it samples from the anchor."""
         return int(self.sample_from_anchor)
 
     @property

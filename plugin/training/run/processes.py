@@ -71,7 +71,9 @@ class Processes:
 
     def data_parallel(self, module: Module) -> Module:
         """`module`, or a wrapper that sums gradients: a loss is the process' share times `count`."""
-        return DistributedDataParallel(module) if self.count > 1 else module
+        if self.count == 1:
+            return module
+        return DistributedDataParallel(module, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
     def gathered(self, value: Any) -> list[Any]:
         """Everybody's `value`, in the order of ranks."""

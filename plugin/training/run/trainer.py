@@ -123,7 +123,10 @@ class DraftTrainer:
     @property
     def done(self) -> bool:
         """Whether every epoch is trained, or as many steps as were asked for."""
-        return self.state.epoch >= self.settings.epochs or self.state.global_step >= self.total_steps
+        most = self.settings.max_steps
+        return self.state.epoch >= self.settings.epochs or (
+            most is not None and self.state.global_step >= most
+        )
 
     @property
     def epoch_done(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from plugin.training.run.checkpoint import RunMetadata, compare_facts, restore
 from plugin.training.run.events import Events
 from plugin.training.run.folder import Checkpoint, RunError, RunFolder
 from plugin.training.run.schedule import learning_rate
+from plugin.training.run.stop import Interrupted
 from plugin.training.run.trainer import DraftTrainer
 from plugin.training.run.training_run import RunOptions, TrainingRun
 from plugin.training.settings import DraftSettings
@@ -35,9 +37,11 @@ METADATA = RunMetadata("owner/verifier", None, "the command\n", "exec it")
 def run(
     make_draft: Callable[..., TrainableDraft], verifier: T5Gemma2ForConditionalGeneration, tmp_path: Path
 ) -> Callable[..., Recorder]:
-    """`run(max_steps, validation)`: goes on in the run folder, as the command does."""
+    """`run(max_steps, validation, at)`: goes on in the run folder, as the command does."""
 
-    def go(max_steps: int | None, validation: list[Sample]) -> Recorder:
+    def go(
+        max_steps: int | None, validation: list[Sample], at: Callable[[int], None] = lambda _: None
+    ) -> Recorder:
         folder = RunFolder(tmp_path / "run")
         folder.clean()
         newest = folder.newest()
@@ -48,7 +52,7 @@ def run(
         trainer = DraftTrainer(draft, extractor, settings, SAMPLES)
         if newest:
             restore(newest, trainer)
-        rows = Recorder()
+        rows = Recorder(at)
         TrainingRun(trainer, folder, METADATA, validation, RunOptions(), Events(None), rows)()  # type: ignore[arg-type]
         assert trainer.done
         return rows
@@ -83,6 +87,20 @@ def test_it_ends_in_mid_epoch_and_goes_on(
     assert [number for number, _, _ in run(8, validation).rows] == [8]
     assert "1" in _names(folder), "the epoch is whole"
     assert len(run(None, validation).rows) == 3 * per_epoch - 8
+
+
+def test_a_signal_at_the_very_last_step_leaves_its_epoch_to_be_judged(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    def stop(step: int) -> None:
+        if step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        run(None, SAMPLES[:4], stop)
+    assert _names(tmp_path / "run") == ["0", "1", "2.4", "checkpoint_best"]
+    assert run(None, SAMPLES[:4]).rows == []
+    assert (tmp_path / "run" / "2" / "val_metrics.json").is_file()
 
 
 def test_the_best_can_be_where_the_steps_ended(tmp_path: Path) -> None:
