@@ -60,7 +60,8 @@ def _build() -> FastAPI:
     try:
         refuse_other_plugins()
         asked = load_settings()
-        found = resolve(asked.model, asked.draft, asked.verifier, asked.k, asked.checkpoints_dir)
+        k = None if asked.k == "auto" else asked.k
+        found = resolve(asked.model, asked.draft, asked.verifier, k, asked.checkpoints_dir)
         from app.factory import create_app
 
         application = create_app(asked, found)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from app.drafts.identity import Identity
-from app.drafts.ledger import Ledger
+from app.drafts.ledger import StepRecorder
 from app.settings import Settings
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
@@ -95,7 +95,8 @@ class TokenLogprob:
 @dataclass(frozen=True, slots=True)
 class SpecMetrics:
     """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were accepted. The
-    engine counts whole steps, `received` what is in the output.
+    engine counts whole steps, `received` what is in the output. The lists by step also have the steps that verified
+    no draft, since K was 0; their `per_step_drafted` is 0.
     """
 
     num_spec_tokens: int
@@ -106,7 +107,7 @@ class SpecMetrics:
 
     def received(self, tokens: int) -> SpecMetrics:
         """The same of an output of so many tokens: what was accepted behind its end, in the last step, is left out. The
-        first token comes before any draft, and each step adds one of the verifier's own to those it accepted. Without
+        first token comes before any step, and each step adds one of the verifier's own to those it accepted. Without
         `per_step_accepted` nothing can be left out.
         """
         left, steps = tokens - 1, []
@@ -115,7 +116,8 @@ class SpecMetrics:
             left -= accepted + 1
         if not steps:
             return self
-        histogram = [steps.count(j) for j in range(len(self.histogram))]
+        drafted = [taken for taken, k in zip(steps, self.per_step_drafted, strict=True) if k]
+        histogram = [drafted.count(j) for j in range(len(self.histogram))]
         return replace(self, histogram=histogram, per_step_accepted=steps)
 
 
@@ -187,7 +189,8 @@ class EngineFacts:
     """What the started engine knows of itself. Lengths in tokens.
 
     `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
-    activations. `default_sampling` holds the generation config's values for fields that a request leaves out.
+    activations. `default_sampling` holds the generation config's values for fields that a request leaves out. `folders`
+    are the checkpoints on this machine, the verifier's first.
     """
 
     vocab_size: int
@@ -196,6 +199,7 @@ class EngineFacts:
     has_draft: bool
     dtype: str
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
@@ -217,6 +221,14 @@ class Engine(Protocol):
 
     def uncounted(self) -> AbstractAsyncContextManager[None]:
         """Requests within the block are in no metric and not in the ledger: for those that no client sent."""
+
+    async def set_draft_length(self, k: int) -> None:
+        """From the next step on so many draft tokens are verified for each request, 0 ... the block's; returns once
+        every data-parallel engine knows.
+
+        Raises:
+            EngineDead: its process is gone.
+        """
 
     async def check_health(self) -> None:
         """Returns while the engine lives.
@@ -241,7 +253,7 @@ class EnginePlan:
 
     settings: Settings
     identity: Identity
-    ledger: Ledger
+    ledger: StepRecorder
     progress: Progress
 
 

@@ -19,7 +19,8 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
     model class makes the difference.
     """
     settings, identity = plan.settings, plan.identity
-    full_batch = identity.max_num_seqs * (1 + (identity.k or 0))
+    longest = 0 if identity.draft is None else identity.draft.max_k
+    full_batch = identity.max_num_seqs * (1 + longest)
     needed = max(BATCHED_TOKENS, identity.max_encoder_len, identity.max_model_len, full_batch)
     arguments: dict[str, Any] = {
         "model": checkpoints.verifier.path,
@@ -43,6 +44,8 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
             "method": "dflash",
             "num_speculative_tokens": checkpoints.k,
         }
+        if settings.short_block:
+            arguments["speculative_config"]["short_block"] = True
         # Any request may ask for its steps, and to keep them costs the scheduler two list entries a step.
         arguments["per_request_spec_decode_metrics"] = "detailed"
     return arguments

@@ -32,14 +32,15 @@ from app.engine import Engine, EngineFactory, EnginePlan
 from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
-from app.routes import completions, drafts, health, models, tokenize
+from app.routes import completions, drafts, health, models, switches, tokenize
+from app.routes.switches import ActiveRequest, KRequest
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from app.settings import Settings
 from plugin.drafts.checkpoint import Checkpoints
 
 log = logging.getLogger("app")
 
-BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest)
+BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest, KRequest, ActiveRequest)
 METHODS = frozenset(HTTPMethod)
 ENGINE_LOST = 1
 """Exit code when the engine failed or died, so that a supervisor starts the server again."""
@@ -92,7 +93,7 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.gateway = gateway
-    for part in (completions, models, drafts, health, tokenize):
+    for part in (completions, models, drafts, switches, health, tokenize):
         app.include_router(part.router)
     errors.install(app)
     _wrap(app, settings)
@@ -122,7 +123,7 @@ def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
     ready, in_flight = lambda: gateway.phase == "ready", lambda: gateway.admission.in_flight
-    own.register(DraftCollector(gateway.identity, gateway.ledger, ready, in_flight))
+    own.register(DraftCollector(lambda: (gateway.identity, gateway.drafting), ready, in_flight))
     Instrumentator(
         registry=own,
         should_group_status_codes=False,

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "T5GEMMA_"
@@ -65,12 +65,38 @@ class Settings(BaseSettings):
         None,
         description="Verifier to use instead of the one that the draft's config names; local folder or hub id.",
     )
-    k: int | None = Field(
+    k: int | Literal["auto"] | None = Field(
         None,
-        ge=1,
-        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own;"
-        " smaller pays when the later positions are seldom accepted (see /drafts/stats), but it also shortens the block"
-        " that the draft sees, which lowers all positions.",
+        description="Draft tokens per step, 1 ... block_size - 1, or `auto`: what proves fastest, 0 included. Unset:"
+        " the checkpoint's own. The draft fills its whole block at every K; smaller pays when the later positions are"
+        " seldom accepted (see /drafts/stats).",
+    )
+    k_floor: int = Field(0, ge=0, description="The smallest K that auto chooses; 0 lets it stop drafting.")
+    k_ceiling: int | None = Field(
+        None, ge=1, description="The largest K that auto chooses. Unset: block_size - 1."
+    )
+    baseline_share: float = Field(
+        0.01,
+        ge=0,
+        le=0.2,
+        allow_inf_nan=False,
+        description="Share of the engine's steps that run at another K, K = 0 above all, to know what the draft is"
+        " worth (/drafts/stats); auto takes 0.02 at least. 0: no live estimate.",
+    )
+    baseline_dir: Path | None = Field(
+        None,
+        description="Folder of stored baselines (`t5gemma2 bench --store-baseline`)."
+        " Unset: ~/.cache/t5gemma2/baselines.",
+    )
+    short_block: bool = Field(
+        False,
+        description="true drafts a block of 1 + K slots instead of the trained one, for comparison: acceptance falls,"
+        " and K cannot be changed.",
+    )
+    allow_switch: bool = Field(
+        False,
+        description="true lets everyone change K and the draft (POST /drafts/k, /drafts/active) where no API keys are"
+        " set; with keys a key is needed and this has no part.",
     )
     served_model_name: CommaList = Field(
         (),
@@ -185,6 +211,14 @@ class Settings(BaseSettings):
         given = {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
         return {name: value for name, value in given.items() if value != "" or name == "api_keys"}
 
+    @field_validator("k", mode="before")
+    @classmethod
+    def _whole_or_auto(cls, value: object) -> object:
+        text = str(value).lower()
+        if value is not None and text != "auto" and not (text.isdecimal() and int(text)):
+            raise ValueError("must be a whole number from 1, or auto")
+        return text if text == "auto" else value and int(text)
+
     @field_validator("dtype", mode="before")
     @classmethod
     def _known_dtype(cls, value: object) -> object:
@@ -212,6 +246,20 @@ class Settings(BaseSettings):
         for origin in value:
             if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise ValueError(f"{origin!r} is no origin; write scheme://host[:port] without a path, or *")
+        return value
+
+    @field_validator("k_ceiling")
+    @classmethod
+    def _above_the_floor(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value < info.data.get("k_floor", 0):
+            raise ValueError(f"is below {variable('k_floor')}={info.data['k_floor']}")
+        return value
+
+    @field_validator("short_block")
+    @classmethod
+    def _at_one_k(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("k") == "auto":
+            raise ValueError(f"{variable('k')}=auto needs the whole block")
         return value
 
     @field_validator("checkpoints_dir")

@@ -2,8 +2,8 @@
 
 vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that cannot
 answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only `AsyncEngineArgs`, `AsyncLLM`
-(`renderer`, `generate`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`, `shutdown`),
-`SamplingParams`, `RequestOutput` and the stat loggers are used.
+(`renderer`, `generate`, `engine_core`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`,
+`shutdown`), `SamplingParams`, `RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def start(plan: EnginePlan) -> VllmEngine:
     llm = AsyncLLM.from_vllm_config(
         config, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=count_into(plan.ledger)
     )
-    engine = VllmEngine(llm, plan.identity.max_encoder_len)
+    loaded = [one.path for one in (checkpoints.verifier, checkpoints.draft) if one is not None]
+    engine = VllmEngine(llm, plan.identity.max_encoder_len, loaded)
     # What was loaded stays; collections while serving need not look through it again.
     freeze_gc_heap()
     return engine
@@ -103,7 +104,7 @@ def check_config(verifier: VerifierFacts) -> None:
 class VllmEngine:
     """`app.engine.Engine` over a running `AsyncLLM`."""
 
-    def __init__(self, llm: Any, max_encoder_len: int) -> None:
+    def __init__(self, llm: Any, max_encoder_len: int, folders: Sequence[str] = ()) -> None:
         from vllm.exceptions import VLLMClientError
         from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.sampling_params import RequestOutputKind
@@ -123,6 +124,7 @@ class VllmEngine:
             has_draft=llm.vllm_config.speculative_config is not None,
             dtype=str(model.dtype).removeprefix("torch."),
             default_sampling=model.get_diff_sampling_param(),
+            folders=tuple(folders),
         )
 
     @asynccontextmanager
@@ -137,6 +139,12 @@ class VllmEngine:
         finally:
             await asyncio.sleep(_SETTLE_S)
             manager.stat_loggers = loggers
+
+    async def set_draft_length(self, k: int) -> None:
+        try:
+            await self._llm.engine_core.call_utility_all_async("set_draft_length", k)
+        except self._dead as error:
+            raise EngineDead("the engine process ended") from error
 
     async def check_health(self) -> None:
         """The first call, which the gateway makes once it is ready, starts the engine's upkeep on its loop."""

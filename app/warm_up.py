@@ -101,8 +101,15 @@ def kinds(facts: EngineFacts, tokens: Sequence[int]) -> dict[str, Sampling]:
     return found
 
 
-async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_s: float = LIMIT_S) -> None:
-    """Sends each kind alone, then a long prompt, then all kinds as one crowd; nothing of it is counted anywhere.
+async def warm_up(
+    engine: Engine,
+    identity: Identity,
+    progress: Progress,
+    lengths: Sequence[int] = (),
+    limit_s: float = LIMIT_S,
+) -> None:
+    """Sends each kind alone, then a long prompt, then all kinds as one crowd, then some at each K of `lengths`, whose
+    last stays; nothing of it is counted anywhere.
 
     Raises:
         WarmUpError: the engine died, or failed on a request.
@@ -125,6 +132,12 @@ async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_
                 progress("warm-up", f"{len(every) + 2}/{len(every) + 2}: {kind}")
                 crowd = (_run(engine, name, prompt, sampling, "crowd") for name, sampling in every.items())
                 await asyncio.gather(*crowd)
+                for k in lengths:
+                    kind = f"K = {k}"
+                    progress("warm-up", kind)
+                    await engine.set_draft_length(k)
+                    for name in ("greedy", "sampled"):
+                        await _run(engine, f"{name}, {kind}", prompt, every[name])
     except TimeoutError:
         log.warning(
             "warm-up: stopped after %g s at %r; first requests of later kinds may wait", limit_s, kind

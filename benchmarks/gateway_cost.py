@@ -33,8 +33,7 @@ import numpy as np
 from app.bench.arms import absolute
 from app.bench.client import Sampling, Target, http_client
 from app.bench.errors import BenchError
-from app.bench.machine import package_environment
-from app.bench.servers import started
+from app.bench.servers import package_environment, started
 from app.settings import PREFIX
 from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve

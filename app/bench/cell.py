@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from app.bench.arms import Arm
 from app.bench.client import Sampling, Target
 from app.bench.counters import acceptance_between
 from app.bench.load import Load
-from app.bench.machine import versions
 from app.bench.prompts import PromptSet
 from app.bench.reply import Reply, causes
 from app.bench.servers import environment
+from app.drafts.machine import versions
 from app.settings import PREFIX
 
 Tokenize = Callable[[str], Awaitable[int | None]]
@@ -66,13 +66,19 @@ class Cell:
         return {name: value for name, value in variables.items() if name.startswith(PREFIX) and value}
 
 
-async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) -> dict[str, Any]:
+async def numbers(
+    cell: Cell,
+    load: Load,
+    target: Target,
+    tokenize: Tokenize,
+    estimate: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The cell's record, JSON-ready. Rates and times are of completed requests; times in milliseconds.
 
-    `token_source` says where token counts come from: `usage` of the answers, else `token_ids`, else
-    `retokenised` text, which may differ from what was generated; null when they are not known. `partial`
-    means that not every prompt was sent, or that the server was lost before its counters were read. `failures` counts
-    by cause, and `requests` has a row for every request.
+    `estimate` is what the server itself says of its draft's worth. `token_source` says where token counts come from:
+    `usage` of the answers, else `token_ids`, else `retokenised` text, which may differ from what was generated; null
+    when they are not known. `partial` means that not every prompt was sent, or that the server was lost before its
+    counters were read. `failures` counts by cause, and `requests` has a row for every request.
     """
     replies = [reply for reply in load.replies if reply is not None]
     good = [reply for reply in replies if reply.cause is None]
@@ -84,7 +90,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "partial": not load.whole,
         "arm": cell.arm.name,
         "family": target.drafts.get("family") or cell.arm.family,
-        "k": target.drafts.get("k") or cell.arm.k,
+        "k": "auto" if target.drafts.get("asked") == "auto" else target.drafts.get("k") or cell.arm.k,
         "model": target.model,
         "drafts": target.drafts,
         "server": target.version,
@@ -108,6 +114,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "itl_ms": spread_ms(gap for reply in good for gap in reply.timing.itl),
         "tpot_ms": spread_ms(reply.timing.tpot(n) for reply, n in zip(good, counts, strict=True)),
         "acceptance": acceptance_between(load.before, load.after),
+        "estimate": None if estimate is None else dict(estimate),
         "outputs": _outputs(load.replies),
         "requests": _requests(load, iter(counts if source else ())),
     }

@@ -15,6 +15,7 @@ from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
 from app.bench.reply import in_words
+from app.bench.report import text
 from app.bench.store import Store
 from app.drafts.probe import USELESS
 from plugin.drafts.checkpoint import CheckpointError, Checkpoints, resolve
@@ -46,6 +47,8 @@ class Trial:
     mean_acceptance_length: float | None
     speedup: float | None
     failures: Mapping[str, int] = field(default_factory=dict)
+    estimate: float | None = None
+    """The speed-up that the draft's server itself estimated."""
 
     @property
     def faithful(self) -> bool:
@@ -159,6 +162,7 @@ async def judge(plan: Plan, checkpoints: Checkpoints, store: Store, progress: Pr
                 mean_acceptance_length=acceptance.get("mean_acceptance_length"),
                 speedup=row["speedup"],
                 failures=failures,
+                estimate=text.estimate(row),
             )
         )
     return Verdict(checkpoints, tuple(trials))

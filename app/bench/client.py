@@ -56,7 +56,7 @@ class Target:
             models = await client.get("/v1/models")
             models.raise_for_status()
             model = str(models.json()["data"][0]["id"])
-            drafts, version = await _json(client, "/drafts"), await _json(client, "/version")
+            drafts, version = await optional_json(client, "/drafts"), await optional_json(client, "/version")
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise BenchError(f"{_address(client)}/v1/models: {_words(error)}") from None
         target = cls(client, model, True, drafts, version, timeout_s)
@@ -186,7 +186,8 @@ def _address(client: httpx.AsyncClient) -> str:
     return str(client.base_url).rstrip("/")
 
 
-async def _json(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
+async def optional_json(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    """The object that a path answers with; {} where it is not there or something else."""
     answer = await client.get(path)
     if not answer.is_success:
         return {}

@@ -69,6 +69,11 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", type=Path, metavar="FOLDER", help=text)
     text = "share of a cell's requests that may fail; above it the exit code is 1 (default %(default)g)"
     add("--max-failed", type=share, default=0.01, metavar="SHARE", help=text)
+    text = (
+        "also time steps without a draft on each draft's server and keep them, for /drafts/stats of later servers"
+        " (T5GEMMA_BASELINE_DIR)"
+    )
+    add("--store-baseline", action="store_true", help=text)
     add("--fresh", action="store_true", help="measure again what the output folder already has")
     add("--no-plots", action="store_true", help="draw nothing")
     _add_shared(parser, out=Path("bench-results"))

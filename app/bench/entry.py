@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -29,6 +30,8 @@ from app.bench.report.markdown import markdown
 from app.bench.report.plots import draw
 from app.bench.report.table import table
 from app.bench.store import Store
+from app.drafts.baseline import folder_of
+from app.settings import variable
 from plugin.drafts.families import FAMILIES
 
 Result = TypeVar("Result")
@@ -58,7 +61,7 @@ def bench(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     tokenize = _tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     with ProgressBar(plan.requests) as progress:
-        grid = Grid(plan, store, progress, tokenize)
+        grid = Grid(plan, store, progress, tokenize, baselines=_baselines(arguments.store_baseline))
         try:
             _run(grid.measure(arguments.fresh))
         finally:
@@ -104,6 +107,12 @@ def _show_report(grid: Grid, arguments: argparse.Namespace) -> None:
     console.print(f"{written} and {store.folder / 'report.json'}", markup=False, highlight=False)
 
 
+def _baselines(asked: bool) -> Path | None:
+    """Where the started servers read baselines."""
+    folder = os.environ.get(variable("baseline_dir")) or None
+    return folder_of(None if folder is None else Path(folder)) if asked else None
+
+
 def check(arguments: argparse.Namespace) -> int:
     """Runs `t5gemma2 check`; the exit code of its verdict."""
     checkpoint, verifier = absolute(arguments.checkpoint), _absolute(arguments.verifier)
@@ -124,7 +133,7 @@ def _show(verdict: Verdict) -> None:
     assert draft is not None
     block = f"{draft.num_layers} layers, block {draft.block_size}"
     shown = Table(title=f"{draft.family}, {block}, on {Path(verifier.name).name}")
-    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up"):
+    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up", "estimate"):
         shown.add_column(name, justify="right")
     for trial in verdict.trials:
         shown.add_row(
@@ -134,6 +143,7 @@ def _show(verdict: Verdict) -> None:
             text.percent(trial.acceptance_rate),
             text.number(trial.mean_acceptance_length, 2),
             text.speedup(trial.speedup),
+            text.speedup(trial.estimate),
         )
     console = Console()
     console.print(shown)

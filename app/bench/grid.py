@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
@@ -22,6 +23,7 @@ from app.bench.reply import in_words
 from app.bench.report.report import build
 from app.bench.servers import serving
 from app.bench.store import Store
+from app.bench.worth import estimate, measured_arms, store_baseline
 
 log = logging.getLogger("app.bench")
 
@@ -111,6 +113,8 @@ class Grid:
         tokenize: counts tokens where a server gives no usage; None asks the server's own /tokenize.
         judge: called after the cells of the base arm, which has to be the last one, before its server ends; the server
             is started for it alone when the cells are there already.
+        baselines: where the duration of a step without a draft is stored, measured on the server of each draft after
+            its cells; None measures none.
     """
 
     plan: Plan
@@ -118,6 +122,7 @@ class Grid:
     progress: ProgressBar
     tokenize: Tokenize | None = None
     judge: Judge | None = None
+    baselines: Path | None = None
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def measure(self, fresh: bool = False) -> dict[str, Any]:
@@ -139,7 +144,8 @@ class Grid:
             left = [cell for cell in cells if cell not in good]
             by_batch = groupby(sorted(left, key=_batch), key=_batch)
             groups = [list(group) for _, group in by_batch]
-            if not groups and judge is not None and judge.open(self.records):
+            asked = judge is not None and judge.open(self.records)
+            if not groups and (asked or arm in self._with_baseline):
                 groups = [[]]
             for group in groups:
                 await self._arm(arm, group, judge if group is groups[-1] else None)
@@ -148,6 +154,10 @@ class Grid:
     def _is_good(self, cell: Cell) -> bool:
         record = self.records.get(cell.slug)
         return record is not None and self.plan.good(record)
+
+    @property
+    def _with_baseline(self) -> list[Arm]:
+        return [] if self.baselines is None else measured_arms(self.plan.arms)
 
     async def _arm(self, arm: Arm, cells: list[Cell], judge: Judge | None) -> None:
         self.progress.stage(
@@ -167,6 +177,12 @@ class Grid:
                     await self._cell(cell, target)
                 if judge is not None:
                     await judge(target, self.records)
+                if arm in self._with_baseline and self.baselines is not None:
+                    self.progress.stage(f"{arm.name}: steps without a draft, to be stored")
+                    prompts, plan = self.plan.sets[0].prompts, self.plan
+                    await store_baseline(
+                        target, prompts, plan.sampling, plan.concurrency, plan.warmup, self.baselines
+                    )
         except (ServerLost, httpx.HTTPError) as error:
             raise BenchError(f"arm {arm.name}: its server was lost: {error!r}") from None
 
@@ -181,7 +197,8 @@ class Grid:
                 self.report()
 
     async def _keep(self, cell: Cell, load: Load, target: Target) -> None:
-        record = await numbers(cell, load, target, self.tokenize or target.count_tokens)
+        worth = await estimate(target) if load.whole else None
+        record = await numbers(cell, load, target, self.tokenize or target.count_tokens, worth)
         self.store.keep(cell, record)
         self.records[cell.slug] = record
         if record["failed"]:

@@ -16,7 +16,6 @@ import httpx
 
 from app.bench.arms import Arm, absolute
 from app.bench.errors import BenchError, ServerLost
-from app.bench.machine import package_environment
 from app.settings import PREFIX
 
 APPLICATION = "app:main"
@@ -24,6 +23,13 @@ _POLL_S = 0.2
 _STOP_S = 45.0
 _ENDING_S = 5.0
 _LOG_LINES = 12
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def package_environment() -> dict[str, str]:
+    """This process's environment, with our packages importable from any folder."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def free_port() -> int:
@@ -139,7 +145,13 @@ def environment(arm: Arm, concurrency: int) -> dict[str, str]:
         variables[f"{PREFIX}CHECKPOINTS_DIR"] = absolute(folder)
     if not variables.get(f"{PREFIX}MAX_NUM_SEQS"):
         variables[f"{PREFIX}MAX_NUM_SEQS"] = str(concurrency)
-    own = {"SERVED_MODEL_NAME": "", "API_KEYS": "", "ROOT_PATH": "", **dict(arm.settings)}
+    own = {
+        "SERVED_MODEL_NAME": "",
+        "API_KEYS": "",
+        "ROOT_PATH": "",
+        "ALLOW_SWITCH": "true",
+        **dict(arm.settings),
+    }
     return {**variables, **{PREFIX + name: value for name, value in own.items()}}
 
 

@@ -19,7 +19,7 @@ from app.completions.prompts import encoder_prompts
 from app.completions.reply import Completion, wire
 from app.completions.request import CompletionRequest
 from app.completions.run import Job, steps_of
-from app.completions.sampling import sampling_of
+from app.completions.sampling import draws_by_seed, sampling_of
 from app.completions.sse import EventStream
 from app.engine import Engine, EngineDead, InvalidRequest
 from app.errors import ApiError, to_api_error
@@ -62,6 +62,8 @@ class Answer(Response):
     async def _answer(self, receive: Receive, send: Send, scope: Scope) -> None:
         gateway, request = self._gateway, self._request
         with gateway.admission.enter(request.n * len(request.prompts)):
+            # Once more, now that it counts as accepted: other checkpoints may have been asked for meanwhile.
+            self._engine = gateway.engine()
             async with RequestScope(receive, gateway.settings.request_timeout_s, gateway.running):
                 body = await self._run(send)
         if body is not None:
@@ -81,11 +83,12 @@ class Answer(Response):
         level = request.request_metrics or gateway.settings.request_metrics
         writer = self._writer = ChoiceWriter(request, job, level, engine.tokenizer.special_ids)
         try:
-            if not request.stream:
-                return wire(await completion(engine, job, writer))
-            self._stream = EventStream(send, request, job, writer)
-            await self._stream.run(engine)
-            return None
+            async with gateway.drafting.steady(draws_by_seed(job.sampling)):
+                if not request.stream:
+                    return wire(await completion(engine, job, writer))
+                self._stream = EventStream(send, request, job, writer)
+                await self._stream.run(engine)
+                return None
         except InvalidRequest as error:
             if error.param == "structured_outputs" and request.structured_outputs is None:
                 error.param = "response_format"

@@ -28,3 +28,8 @@ def sampling_of(request: CompletionRequest, facts: EngineFacts) -> Sampling:
     if detection := request.repetition_detection:
         chosen["repetition_detection"] = detection.model_dump(include=set(type(detection).model_fields))
     return Sampling(**chosen)
+
+
+def draws_by_seed(sampling: Sampling) -> bool:
+    """Whether the same request is to draw the same text again."""
+    return sampling.seed is not None and sampling.temperature > 0

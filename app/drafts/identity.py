@@ -6,7 +6,7 @@ of the draft (routes, gauges, log) speaks of the same one.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from app.settings import Settings, SettingsError, variable
@@ -63,6 +63,10 @@ class Identity:
             max_encoder_len=max_encoder_len,
             max_num_seqs=settings.max_num_seqs,
         )
+
+    def under(self, served_model_names: tuple[str, ...]) -> Identity:
+        """The same under other names."""
+        return replace(self, served_model_names=served_model_names)
 
     @property
     def model_name(self) -> str:

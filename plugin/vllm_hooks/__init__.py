@@ -6,7 +6,15 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-from plugin.vllm_hooks import cache_size, configuration, front_end, processes, scheduler
+from plugin.vllm_hooks import (
+    cache_size,
+    configuration,
+    draft_length,
+    front_end,
+    processes,
+    scheduler,
+    step_stats,
+)
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -23,9 +31,12 @@ def install() -> None:
     configuration.draft_beside_the_verifier()
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
-    scheduler.no_placeholder_drafts()
+    draft_length.utility()
+    draft_length.schedule_from_the_start()
+    draft_length.no_more_drafts_than_asked_for()
+    step_stats.steps_beside_vllms_statistics()
     scheduler.encoder_slots_are_freed_once()
-    scheduler.metrics_before_a_stop_string()
+    scheduler.metrics_of_whole_requests()
     processes.from_the_fork_server()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()

@@ -19,7 +19,7 @@ def arguments(k: int | None = 7, on_cpu: bool = True, **settings: Any) -> dict[s
     chosen = Settings(**settings)
     checkpoints = Checkpoints(VERIFIER, DRAFT if k else None, k)
     identity = Identity.of(checkpoints, chosen)
-    plan = EnginePlan(chosen, identity, Ledger(k or 0, 60), lambda *_: None)
+    plan = EnginePlan(chosen, identity, Ledger(60), lambda *_: None)
     return engine_arguments(plan, checkpoints, on_cpu)
 
 

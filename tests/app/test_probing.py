@@ -47,7 +47,7 @@ async def test_a_useless_draft_is_said_so(said: pytest.LogCaptureFixture) -> Non
 async def test_it_is_counted_nowhere() -> None:
     async with served(FakeEngine(k=3, per_step=4), probe=True) as client:
         assert (await client.get("/drafts/stats")).json()["lifetime"]["drafts"] == 0
-        assert "t5gemma_drafts_total 0.0" in (await client.get("/metrics")).text
+        assert 't5gemma_drafts_total{k="3"} 0.0' in (await client.get("/metrics")).text
         await complete(client)
         assert (await client.get("/drafts/stats")).json()["lifetime"]["drafts"] > 0
 

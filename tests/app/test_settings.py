@@ -104,8 +104,8 @@ def test_share_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("k", "0", "range: at least 1"),
-        ("k", "7.5", "valid integer"),
+        ("k", "0", "whole number from 1, or auto"),
+        ("k", "7.5", "whole number from 1, or auto"),
         ("max_model_len", "0", "range: at least 2"),
         ("max_num_seqs", "many", "valid integer"),
         ("request_timeout_s", "nan", "finite"),

@@ -47,6 +47,7 @@ _THROUGHPUT: Columns = {
     "requests/s": lambda row: text.number(row["requests_per_s"], 3),
     "tok/s": lambda row: text.number(row["output_tokens_per_s"]),
     "speed-up": lambda row: text.speedup(row["speedup"]),
+    "estimate": lambda row: text.speedup(text.estimate(row)),
     "equal outputs": text.equal,
 }
 _FOUR = ("mean", "p50", "p95", "p99")

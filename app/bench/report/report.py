@@ -8,7 +8,7 @@ from typing import Any
 
 from app.bench.arithmetic import ratio
 from app.bench.equality import compare
-from app.bench.machine import hardware, versions
+from app.drafts.machine import hardware, versions
 
 SCHEMA = 1
 _NOT_IN_ROWS = {"key", "outputs", "requests", "gaps", "drafts", "server", "model"}

@@ -56,6 +56,12 @@ def accepted(row: Mapping[str, Any], name: str) -> float | None:
     return (row["acceptance"] or {}).get(name)
 
 
+def estimate(row: Mapping[str, Any]) -> float | None:
+    """The speed-up that the row's server itself estimated, None where it told none."""
+    found = (row.get("estimate") or {}).get("speedup")
+    return None if found is None else float(found["overall"])
+
+
 def positions(row: Mapping[str, Any]) -> list[float | None]:
     """Unconditional acceptance at positions 0, 1, ... of the block."""
     return [position["rate"] for position in (row["acceptance"] or {}).get("per_position", [])]

@@ -14,6 +14,7 @@ from app.drafts import stat_logger
 from app.drafts.ledger import Ledger
 from app.drafts.stat_logger import ServeLogger, count_into
 from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.steps import STEP_FIELD, StepStats
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,15 +38,10 @@ def running(model: str, draft: str | None, k: int = 3) -> Any:
     )
 
 
-def step(drafts: int, drafted: int, accepted: int, proposed: list[int], taken: list[int]) -> Any:
-    spec = SimpleNamespace(
-        num_drafts=drafts,
-        num_draft_tokens=drafted,
-        num_accepted_tokens=accepted,
-        num_draft_tokens_per_pos=proposed,
-        num_accepted_tokens_per_pos=taken,
-    )
-    return SimpleNamespace(spec_decoding_stats=spec)
+def step(drafts: int, taken: tuple[int, ...]) -> Any:
+    """vLLM's statistics of a step with drafts of as many tokens as `taken` has positions."""
+    k = len(taken)
+    return SimpleNamespace(**{STEP_FIELD: StepStats(k, drafts, 0.01, {k: (drafts, taken)})})
 
 
 def test_the_project_names_the_logger() -> None:
@@ -60,11 +56,11 @@ def test_the_gateway_counts_every_step_once(installed: bool, monkeypatch: pytest
     """With the entry point vLLM makes the logger, without it the gateway gives it; either way into its own ledger."""
     by_entry_point: list[Any] = [ServeLogger] if installed else []
     monkeypatch.setattr(stat_logger, "load_stat_logger_plugin_factories", lambda: list(by_entry_point))
-    ledger, config = Ledger(3, 60), running(str(DEMO / "verifier"), str(DEMO / "dflash"))
+    ledger, config = Ledger(60), running(str(DEMO / "verifier"), str(DEMO / "dflash"))
     made = [factory(config, 0) for factory in [*count_into(ledger), *by_entry_point]]
     for logger in made:
-        logger.record(step(2, 6, 4, [2, 2, 2], [2, 1, 1]), None)
-    assert (len(made), ledger.lifetime().drafts, ledger.lifetime().accepted) == (1, 2, [2, 1, 1])
+        logger.record(step(2, (2, 1, 1)), None)
+    assert (len(made), ledger.lifetime(3).drafts, ledger.lifetime(3).accepted) == (1, 2, [2, 1, 1])
 
 
 def test_steps_without_drafts_count_nothing() -> None:
@@ -72,4 +68,5 @@ def test_steps_without_drafts_count_nothing() -> None:
     logger = ServeLogger(config)
     logger.record(None, None)
     logger.record(SimpleNamespace(spec_decoding_stats=None), None)
-    assert logger.ledger.lifetime().drafts == 0
+    logger.record(SimpleNamespace(**{STEP_FIELD: StepStats(0, 2, 0.01)}), None)
+    assert isinstance(logger.ledger, Ledger) and logger.ledger.ks == []

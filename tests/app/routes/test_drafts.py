@@ -71,6 +71,6 @@ async def test_stats_and_gauges_agree() -> None:
         assert [p["rate"] for p in life["per_position"]] == [4 / 5, 0, 0]
         assert [p["conditional_rate"] for p in life["per_position"]] == [4 / 5, 0, None]
         lines = (await client.get("/metrics")).text.splitlines()
-        assert f't5gemma_draft_acceptance_rate{{window="lifetime"}} {4 / 15}' in lines
-        assert 't5gemma_draft_position_acceptance_rate{position="0",window="window"} 0.8' in lines
-        assert "t5gemma_drafts_total 5.0" in lines
+        assert f't5gemma_draft_acceptance_rate{{k="3",window="lifetime"}} {4 / 15}' in lines
+        assert 't5gemma_draft_position_acceptance_rate{k="3",position="0",window="window"} 0.8' in lines
+        assert 't5gemma_drafts_total{k="3"} 5.0' in lines
