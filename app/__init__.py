@@ -68,7 +68,7 @@ def _build() -> FastAPI:
     except (SettingsError, CheckpointError) as error:
         raise SystemExit(f"t5gemma2: {error}") from None
     if names := service_variables():
-        text = "%s: no settings, but what Kubernetes tells of a service; ignored"
+        text = "%s: no settings, but what Kubernetes or Docker tells of a service; ignored"
         logging.getLogger("app").warning(text, ", ".join(names))
     return application
 

@@ -6,7 +6,7 @@ milliseconds; `app.vllm_engine` is the one adapter that stands behind them in pr
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from app.drafts.identity import Identity
 from app.drafts.ledger import StepRecorder
 from app.settings import Settings
+from plugin.drafts.checkpoint import Checkpoints
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -41,7 +42,7 @@ class Sampling:
     The names are those of vLLM's parameters and of the request's fields, whose values are passed on by name; a field
     added here and to the request is served. `structured_outputs` holds exactly one constraint (json, regex, choice,
     grammar, json_object, structural_tag) and its options, `repetition_detection` the three numbers of it. `logprobs`
-    counts alternatives per token.
+    counts alternatives per token. `bad_words` are token sequences, whose last is never generated after the others.
     """
 
     n: int = 1
@@ -65,7 +66,7 @@ class Sampling:
     logprob_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
-    bad_words: Sequence[str] = ()
+    bad_words: Sequence[Sequence[int]] = ()
     structured_outputs: Mapping[str, Any] | None = None
     repetition_detection: Mapping[str, int] | None = None
     stream_interval: int | None = None
@@ -133,6 +134,7 @@ class RequestTiming:
 @dataclass(slots=True)
 class Sample:
     """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if ended.
+    `logprobs` are made as they are read, once.
 
     `stop_reason` is the stop string or stop token id that ended it; `spec` comes with the end.
     """
@@ -140,7 +142,7 @@ class Sample:
     index: int
     text: str
     token_ids: Sequence[int]
-    logprobs: Sequence[TokenLogprob] | None = None
+    logprobs: Iterable[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     spec: SpecMetrics | None = None
@@ -177,8 +179,8 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
 
-    def spellings(self, text: str, at_most: int) -> list[list[int]]:
-        """Every sequence of tokens that writes the text, or `at_most` of them if there are more."""
+    def spellings(self, text: str, at_most: int, among: Collection[int] | None = None) -> list[list[int]]:
+        """The sequences of tokens (of `among`, if given) that write the text, the shortest first, `at_most` of them."""
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of one id."""
@@ -189,8 +191,9 @@ class EngineFacts:
     """What the started engine knows of itself. Lengths in tokens.
 
     `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
-    activations. `default_sampling` holds the generation config's values for fields that a request leaves out. `folders`
-    are the checkpoints on this machine, the verifier's first.
+    activations. `end_ids` end an output by themselves. `default_sampling` holds the generation config's values for
+    fields that a request leaves out. `checkpoints` are what was loaded, hub ids now folders; None: as
+    asked for.
     """
 
     vocab_size: int
@@ -198,8 +201,9 @@ class EngineFacts:
     max_encoder_len: int
     has_draft: bool
     dtype: str
+    end_ids: frozenset[int] = frozenset()
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
+    checkpoints: Checkpoints | None = None
 
 
 class Engine(Protocol):

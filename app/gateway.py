@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from app.address import ListeningAddress, invitation
 from app.admission import Admission
+from app.child_processes import end_children
 from app.drafts.drafting import Drafting
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
@@ -29,15 +29,13 @@ from app.progress import LoadingProgress
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
-from app.warm_up import PROMPT, WarmUpError, warm_up
+from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
 
 Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
 HEALTH_POLL_S = 0.5
-LOADING_STOP_S = 5.0
-"""Seconds that a half-loaded engine's processes get to end after SIGTERM."""
 
 
 _WORDED = (ValidationError, SettingsError, CheckpointError, WarmUpError)
@@ -184,6 +182,8 @@ class Gateway:
 
     def _built(self, engine: Engine) -> None:
         self._engine = engine
+        if (loaded := engine.facts.checkpoints) is not None:
+            self.identity = replace(self.identity, checkpoints=loaded)
         if self.phase == "loading":
             self.in_background(self._warm_up(engine))
         else:
@@ -193,10 +193,12 @@ class Gateway:
         try:
             if self.settings.warm_up:
                 await warm_up(engine, self.identity, self.progress, self.drafting.lengths)
-            await self.drafting.attach(engine.set_draft_length, engine.facts.folders, engine.facts.dtype)
+            await self.drafting.attach(engine.set_draft_length, engine.facts.checkpoints, engine.facts.dtype)
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
+        except EngineDead as error:
+            self._failed(cannot_run(self.identity, "the engine did not survive the probe", error))
         except Exception as error:
             self._failed(error)
         else:
@@ -231,12 +233,20 @@ class Gateway:
         self.on_end()
 
     async def _watch(self, engine: Engine) -> None:
+        """Until the engine is lost. Another failure of the question is logged, once while it stays the same, and no
+        reason to ask no more: a dead engine that nobody notices is never replaced.
+        """
+        logged: str | None = None
         while True:
             try:
                 await engine.check_health()
+                logged = None
             except EngineDead as error:
                 self._died(str(error))
                 return
+            except Exception as error:
+                if logged != (logged := in_one_line(error)):
+                    log.error("the engine's health could not be asked: %s", logged, exc_info=error)
             await asyncio.sleep(HEALTH_POLL_S)
 
     def _died(self, why: str) -> None:
@@ -271,24 +281,15 @@ class Gateway:
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
         self.interrupt_all()
+        self.drafting.detach()
         self._address.forget()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._engine is None and not self._loaded.is_set():
-            await self._stop_loading()
+            await end_children(self._loaded)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown)
         self.tokenizing.close()
         self._loaded.set()  # also where the warm-up was cut off
         self.phase = self.phase if self.broken else "stopped"
-
-    async def _stop_loading(self) -> None:
-        """The loading thread cannot be interrupted; taking its child processes away makes it fail or is the end."""
-        deadline = time.monotonic() + LOADING_STOP_S
-        while time.monotonic() < deadline and not self._loaded.is_set():
-            for child in multiprocessing.active_children():
-                child.terminate()
-            await asyncio.sleep(0.1)
-        for child in multiprocessing.active_children():
-            child.kill()

@@ -9,13 +9,14 @@ answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
-from app.bad_words import banned
+from app.config_check import check_config, check_generation_config
 from app.cpu_process import cpu_build, openmp, placement
 from app.engine import (
     EngineDead,
@@ -33,10 +34,12 @@ from app.engine import (
 )
 from app.engine_arguments import engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
-from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
+from plugin.drafts.checkpoint import Checkpoints, fetch
 from plugin.engine_process import METHOD, import_ahead
 from plugin.quiet_logs import hide
 from plugin.verifier.cpu_cache import cpu_cache_bytes
+
+log = logging.getLogger("app.engine")
 
 _SETTLE_S = 0.1
 """Between a step's outputs and vLLM's own account of it."""
@@ -70,6 +73,7 @@ def start(plan: EnginePlan) -> VllmEngine:
         config = AsyncEngineArgs(**arguments, **placed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = cpu_cache_bytes(config, plan.identity.max_encoder_len)
+    check_generation_config(config.model_config, checkpoints.verifier)
     model, device = config.model_config, current_platform.device_type
     plan.progress("load", f"weights and K/V cache, {model.dtype} on {device}")
     if not model.enforce_eager:
@@ -79,32 +83,16 @@ def start(plan: EnginePlan) -> VllmEngine:
     llm = AsyncLLM.from_vllm_config(
         config, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=count_into(plan.ledger)
     )
-    loaded = [one.path for one in (checkpoints.verifier, checkpoints.draft) if one is not None]
-    engine = VllmEngine(llm, plan.identity.max_encoder_len, loaded)
+    engine = VllmEngine(llm, plan.identity.max_encoder_len, checkpoints)
     # What was loaded stays; collections while serving need not look through it again.
     freeze_gc_heap()
     return engine
 
 
-def check_config(verifier: VerifierFacts) -> None:
-    """Ask transformers, which checks the type of every field, the vision tower's too, and refuses in several lines.
-
-    Raises:
-        CheckpointError: transformers cannot read the verifier's config; its own words, in one line.
-    """
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(verifier.path)
-    except Exception as error:  # whatever a wrong type ends in
-        words = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{verifier.config_file}: transformers cannot read it: {words}") from None
-
-
 class VllmEngine:
     """`app.engine.Engine` over a running `AsyncLLM`."""
 
-    def __init__(self, llm: Any, max_encoder_len: int, folders: Sequence[str] = ()) -> None:
+    def __init__(self, llm: Any, max_encoder_len: int, checkpoints: Checkpoints | None = None) -> None:
         from vllm.exceptions import VLLMClientError
         from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.sampling_params import RequestOutputKind
@@ -123,8 +111,9 @@ class VllmEngine:
             max_encoder_len=max_encoder_len,
             has_draft=llm.vllm_config.speculative_config is not None,
             dtype=str(model.dtype).removeprefix("torch."),
+            end_ids=_end_ids(llm),
             default_sampling=model.get_diff_sampling_param(),
-            folders=tuple(folders),
+            checkpoints=checkpoints,
         )
 
     @asynccontextmanager
@@ -166,7 +155,7 @@ class VllmEngine:
 
     async def _keep(self) -> None:
         """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write and
-        empty their lists now and then, as vLLM's own server does.
+        empty their lists now and then, as vLLM's own server does. One failure does not end it: the lists would grow.
         """
         from vllm import envs
 
@@ -174,9 +163,14 @@ class VllmEngine:
             await self._llm.get_supported_tasks()
         except self._dead:
             return
+        except Exception:
+            log.exception("the engine's tasks could not be asked; the first request asks again")
         while True:
             await asyncio.sleep(envs.VLLM_LOG_STATS_INTERVAL)
-            await self._llm.do_log_stats()
+            try:
+                await self._llm.do_log_stats()
+            except Exception:
+                log.exception("the engine's statistics could not be written")
 
     def _rendered(self, ids: Sequence[int]) -> Any:
         """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead of
@@ -200,8 +194,6 @@ class VllmEngine:
                 async for output in outputs:
                     started = True
                     yield _step(output, request.sampling)
-        except InvalidRequest:  # ours already: a banned word
-            raise
         except self._refused as error:
             raise _refusal(error, request.sampling) from error
         except self._dead as error:
@@ -224,12 +216,18 @@ class VllmEngine:
             values["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
         if sampling.repetition_detection:
             values["repetition_detection"] = RepetitionDetectionParams(**sampling.repetition_detection)
-        words, allowed = values.pop("bad_words"), sampling.allowed_token_ids
+        # vLLM makes them of its own `bad_words`, which stay empty: see `app.bad_words`.
+        banned = values.pop("bad_words")
         params = SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
-        if words:
-            # vLLM fills this from its own `bad_words`, which stay empty: see `app.bad_words`.
-            params._bad_words_token_ids = banned(words, self.tokenizer, allowed)
+        params._bad_words_token_ids = banned or None
         return params
+
+
+def _end_ids(llm: Any) -> frozenset[int]:
+    """The tokenizer's end token and the generation config's one or more, as vLLM takes them together."""
+    named = llm.model_config.try_get_generation_config().get("eos_token_id")
+    ids = {llm.renderer.get_eos_token_id(), *(named if isinstance(named, list) else [named])}
+    return frozenset(ids - {None})
 
 
 def _refusal(error: Exception, sampling: Sampling) -> InvalidRequest:
@@ -266,15 +264,13 @@ def _step(output: Any, sampling: Sampling) -> Step:
     return Step(samples, output.finished, timing)
 
 
-def _logprobs(output: Any, sampling: Sampling) -> list[TokenLogprob]:
+def _logprobs(output: Any, sampling: Sampling) -> Iterator[TokenLogprob]:
     """Each step's dictionary holds the chosen token first, then the alternatives by rank."""
-    entries = []
     shown = len(sampling.logprob_token_ids or ()) or sampling.logprobs or 0
     for token_id, step in zip(output.token_ids, output.logprobs or (), strict=True):
         chosen = step[token_id]
         top = tuple((i, e.decoded_token or "", e.logprob) for i, e in list(step.items())[: shown + 1])
-        entries.append(TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top))
-    return entries
+        yield TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top)
 
 
 def _spec(found: Any) -> SpecMetrics:

@@ -100,7 +100,9 @@ def compare(arguments: argparse.Namespace) -> Comparison:
     found = checkpoints_of(checkpoint, arguments.verifier)
     assert found.draft is not None
     (arm,) = own_arms(f"draft:{arguments.k or found.k}", {"draft": checkpoint}, arguments.verifier)
-    arm = replace(arm, settings=(*arm.settings, ("REQUEST_METRICS", "detailed")))
+    # Every step drafts K tokens: none measures what another K would be worth.
+    settings = (("REQUEST_METRICS", "detailed"), ("BASELINE_SHARE", "0"))
+    arm = replace(arm, settings=(*arm.settings, *settings))
     if arguments.url:
         arm = Arm(arm.name, url=arguments.url.rstrip("/"))
     templates = named_templates(arguments.template, [arguments.data])

@@ -5,7 +5,7 @@ The JSON body and the event stream both go through this one class, so they canno
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from app.completions.metrics import RequestMetrics, request_metrics
 from app.completions.reply import Choice, Completion, LogprobWriter, plain, usage_of, wire
@@ -13,6 +13,8 @@ from app.completions.request import CompletionRequest
 from app.completions.run import Job
 from app.engine import RequestTiming, Sample, SpecMetrics, Step
 from app.settings import Level
+
+_NO_CHOICES = b'"choices":[]'
 
 
 class ChoiceWriter:
@@ -39,15 +41,10 @@ class ChoiceWriter:
     def completion_tokens(self) -> int:
         return sum(self.tokens)
 
-    def write(self, prompt: int, step: Step) -> list[Choice]:
-        """One choice for each sample of the step that has something to say."""
-        return [self._choice(prompt, index, sample) for index, sample in self._heard(prompt, step)]
-
-    def write_json(self, prompt: int, step: Step) -> list[tuple[int, bytes]]:
-        """The same as pairs of choice index and JSON, for events."""
-        if self._plain:
-            return [(index, plain(index, sample)) for index, sample in self._heard(prompt, step)]
-        return [(choice.index, wire(choice)) for choice in self.write(prompt, step)]
+    def write(self, prompt: int, step: Step) -> Iterator[tuple[int, bytes]]:
+        """Choice index and JSON of each sample of the step that has something to say."""
+        for index, sample in self._heard(prompt, step):
+            yield index, plain(index, sample) if self._plain else wire(self._choice(prompt, index, sample))
 
     def _heard(self, prompt: int, step: Step) -> Iterator[tuple[int, Sample]]:
         """The samples that have something to say under their choice index; their numbers are kept."""
@@ -85,12 +82,19 @@ class ChoiceWriter:
                 choice.metrics = metrics
         return choice
 
-    def completion(self, choices: list[Choice]) -> Completion:
-        """The body, or without choices a stream's last chunk: usage and metrics, when everything was written."""
+    def body(self, choices: Sequence[bytes]) -> bytes:
+        """The whole answer with these choices, when everything was written. They are not written here, all at once:
+        many with logprobs are megabytes, and would hold up everybody.
+        """
+        head, none, tail = wire(self.last()).partition(_NO_CHOICES)
+        return b"".join([head, none[:-1], b",".join(choices), b"]", tail])
+
+    def last(self) -> Completion:
+        """A stream's last chunk: usage and metrics, when everything was written."""
         metrics = self.metrics()
         usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics)
         optional = {} if metrics is None else {"metrics": metrics}
-        return Completion(**self._job.head, choices=choices, usage=usage, **optional)
+        return Completion(**self._job.head, choices=[], usage=usage, **optional)
 
     def metrics(self) -> RequestMetrics | None:
         """The request's own metrics, when everything was written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from pydantic import BaseModel
@@ -95,7 +95,7 @@ class LogprobWriter:
         self._hidden = hidden
         self._offset = 0
 
-    def write(self, tokens: Sequence[TokenLogprob]) -> LogProbs:
+    def write(self, tokens: Iterable[TokenLogprob]) -> LogProbs:
         """The arrays for these tokens."""
         out = LogProbs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for token in tokens:

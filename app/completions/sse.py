@@ -49,11 +49,11 @@ class EventStream:
         """From the engine's first output to `[DONE]`."""
         async with steps_of(engine, self._job) as steps:
             async for prompt, step in steps:
-                if choices := self._writer.write_json(prompt, step):
+                if choices := list(self._writer.write(prompt, step)):
                     await self._send_choices(choices)
         if not self.started:
             raise EngineFailure("the engine ended the request without an output")
-        end = _DATA + wire(self._writer.completion([])) + _END + DONE if self._last_usage else DONE
+        end = _DATA + wire(self._writer.last()) + _END + DONE if self._last_usage else DONE
         await self._send({"type": "http.response.body", "body": end, "more_body": False})
 
     async def break_off(self, error: ApiError) -> None:

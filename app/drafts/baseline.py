@@ -28,7 +28,7 @@ def folder_of(asked: Path | None) -> Path:
     return (asked or Path("~/.cache/t5gemma2/baselines")).expanduser()
 
 
-def key_of(folders: Sequence[str], dtype: str, eager: bool | None) -> dict[str, Any]:
+def key_of(folders: Sequence[str], dtype: str, eager: bool | None) -> dict[str, Any] | None:
     """What a step's duration depends on beside the batch size, JSON-ready.
 
     Args:
@@ -37,12 +37,15 @@ def key_of(folders: Sequence[str], dtype: str, eager: bool | None) -> dict[str, 
         dtype: what the engine runs in.
         eager: as T5GEMMA_ENFORCE_EAGER has it.
 
-    Raises:
-        OSError: a folder has no config.json.
+    Returns None where a folder cannot be read.
     """
     found = versions()
+    try:
+        hashes = [_hash(Path(folder)) for folder in folders]
+    except OSError:
+        return None
     return {
-        "checkpoints": [_hash(Path(folder)) for folder in folders],
+        "checkpoints": hashes,
         "dtype": dtype,
         "eager": eager,
         "hardware": hardware(),
@@ -63,8 +66,10 @@ def store(folder: Path, key: Mapping[str, Any], steps: Iterable[Mapping[str, Any
     return path
 
 
-def load(folder: Path, key: Mapping[str, Any], now: float) -> Baseline:
+def load(folder: Path, key: Mapping[str, Any] | None, now: float) -> Baseline:
     """The stored baseline, empty where there is none that can be read; `now` is the time on the estimator's clock."""
+    if key is None:
+        return {}
     try:
         content = json.loads(_path(folder, key).read_text(encoding="utf-8"))
         when = now - max(0.0, time.time() - content["created"])

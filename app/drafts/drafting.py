@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from app.drafts.controller import Controller
 from app.drafts.estimate import Estimator
 from app.drafts.ledger import Ledger
 from app.settings import Settings
-from plugin.drafts.checkpoint import DraftFacts
+from plugin.drafts.checkpoint import Checkpoints, DraftFacts
 from plugin.drafts.steps import StepStats
 
 log = logging.getLogger("app.drafts")
@@ -93,15 +93,16 @@ class Drafting:
                 self.controller.step(step, may_measure=not self._steady)
                 self._tell()
 
-    async def attach(self, set_length: SetLength, folders: Sequence[str] = (), dtype: str = "") -> None:
-        """The engine is there: it is told K, now and whenever that changes. `folders`: the checkpoints on this machine,
-        for which a baseline may be stored; `dtype` that of the engine.
+    async def attach(self, set_length: SetLength, loaded: Checkpoints | None = None, dtype: str = "") -> None:
+        """The engine is there: it is told K, now and whenever that changes. `loaded`: the checkpoints as folders, for
+        which a baseline may be stored; `dtype` that of the engine.
         """
         if not self.max_k:
             return
         self._set_length, self._told = set_length, -1
         await self._told_now()
-        if folders:
+        if loaded is not None and loaded.draft is not None:
+            folders = loaded.verifier.path, loaded.draft.path
             self.baseline_key = await asyncio.to_thread(baseline.key_of, folders, dtype, self._eager)
             stored = await asyncio.to_thread(baseline.load, self._folder, self.baseline_key, self.clock())
             self.estimator.baseline = stored
@@ -120,7 +121,10 @@ class Drafting:
 
         Raises:
             EngineDead: they are gone.
+            RuntimeError: an engine could not be told before.
         """
+        if self._set_length is None:
+            raise RuntimeError("the engine takes no other K")
         old = self.controller.k
         self.controller.choose(self._first(asked), asked == "auto")
         if self.controller.k != old:

@@ -31,8 +31,10 @@ async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
         "probe": gateway.probe and gateway.probe.to_json(),
         "available": [other.model_dump() for other in others],
     }
-    if gateway.drafting is not None and loaded["k"] is not None:
-        drafting = gateway.drafting
+    drafting = gateway.drafting if gateway.identity.draft is not None else None
+    if drafting is None:
+        loaded |= {"asked": None, "baseline_key": None}
+    else:
         loaded |= {"k": drafting.k, "asked": drafting.asked, "baseline_key": drafting.baseline_key}
     return loaded if gateway.facts is None else {**loaded, "dtype": gateway.facts.dtype}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,10 +26,13 @@ from app.engine import (
     Step,
     TokenLogprob,
 )
+from plugin.drafts.facts import Checkpoints
 from plugin.drafts.steps import StepStats
 
 EOS, BOS, FIRST_BYTE = 1, 2, 3
 VOCAB = 300
+BEYOND = "<image>"
+"""A text that ends so has an id more than the model knows, as tokenizers have for images."""
 
 
 class FakeTokenizer:
@@ -40,14 +43,15 @@ class FakeTokenizer:
     truncation_side: Literal["left", "right"] = "right"
 
     def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
-        return [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
+        ids = [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
+        return [*ids, VOCAB] if text.endswith(BEYOND) else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return bytes(i - FIRST_BYTE for i in ids if FIRST_BYTE <= i < FIRST_BYTE + 256).decode(
             errors="replace"
         )
 
-    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+    def spellings(self, text: str, at_most: int, among: Collection[int] | None = None) -> list[list[int]]:
         return [self.encode(text, False)]
 
     def token(self, token_id: int) -> str:
@@ -85,6 +89,7 @@ class FakeEngine:
     """Every K that it was told."""
     seconds: Callable[[int], float] | None = None
     """How long a step lasts at K; None: nobody can tell."""
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer = FakeTokenizer()
@@ -92,7 +97,15 @@ class FakeEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.has_draft, "float32")
+        return EngineFacts(
+            VOCAB,
+            self.max_model_len,
+            self.max_encoder_len,
+            self.has_draft,
+            "float32",
+            frozenset({EOS}),
+            checkpoints=self.checkpoints,
+        )
 
     @asynccontextmanager
     async def uncounted(self) -> AsyncIterator[None]:

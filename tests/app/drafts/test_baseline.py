@@ -12,6 +12,7 @@ import pytest
 from app.drafts import baseline
 from app.drafts.drafting import Drafting
 from app.settings import Settings
+from plugin.drafts.checkpoint import resolve
 from plugin.drafts.steps import StepStats
 from tests.app.conftest import DRAFT
 from tests.plugin.drafts.folders import write_draft, write_pair
@@ -39,6 +40,7 @@ STEPS = [
 def key(folder: Path, **changes: Any) -> dict[str, Any]:
     folders = [str(folder / name) for name in ("verifier", "dflash")]
     found = baseline.key_of(folders, changes.pop("dtype", "float32"), changes.pop("eager", None))
+    assert found is not None
     return {**found, **changes}
 
 
@@ -95,7 +97,7 @@ async def test_a_server_reads_it(tmp_path: Path) -> None:
     async def set_length(k: int) -> None:
         told.append(k)
 
-    await drafting.attach(set_length, folders, "float32")
+    await drafting.attach(set_length, resolve(folders[0], folders[1], None, None), "float32")
     assert drafting.baseline_key == key(tmp_path) and told == [7]
     for _ in range(100):
         drafting.record(StepStats(7, 1, 0.05, {7: (1, (1, 1, 1, 0, 0, 0, 0))}))

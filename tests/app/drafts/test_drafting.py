@@ -131,6 +131,8 @@ async def test_an_engine_that_cannot_be_told() -> None:
     engine.failure = None
     await engine.serve(300)
     assert engine.told == [7] and drafting.ledger.lifetime(7).drafts == 300
+    with pytest.raises(RuntimeError, match="no other K"):
+        await drafting.choose(5)
 
 
 async def test_broken_steps_reach_no_estimate() -> None:
