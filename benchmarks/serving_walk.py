@@ -76,7 +76,9 @@ def walk(
 def _slots(
     draft: TrainableDraft, aux: torch.Tensor, batch: Batch, columns: Sequence[Sequence[int]], k: int
 ) -> torch.Tensor:
-    """[3, K]: counted, correct and matched of the first K predicting slots of whole blocks at `columns`."""
+    """[3, K]: counted, correct and matched of the first K slots that predict, of whole blocks at `columns`, one list a
+    row.
+    """
     width = max(map(len, columns))
     # A row with fewer anchors repeats column 0, marked invalid.
     padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in columns], device=aux.device)

@@ -197,7 +197,7 @@ class Grid:
                 self.report()
 
     async def _keep(self, cell: Cell, load: Load, target: Target) -> None:
-        worth = await estimate(target)
+        worth = await estimate(target) if load.whole else None
         record = await numbers(cell, load, target, self.tokenize or target.count_tokens, worth)
         self.store.keep(cell, record)
         self.records[cell.slug] = record

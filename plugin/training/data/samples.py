@@ -76,8 +76,8 @@ def cut_counts(tokenizer: Any, samples: Iterable[Sample]) -> dict[str, Any]:
     side = "beginning" if tokenizer.truncation_side == "left" else "end"
     if prompts or responses:
         logger.warning(
-            "of %d samples %d prompts and %d responses were too long; their %s is cut", len(flags), prompts,
-            responses, side,
+            "of %d samples %d prompts and %d responses are longer than they may be; their %s is cut", len(flags),
+            prompts, responses, side,
         )  # fmt: skip
     return {"prompts": prompts, "responses": responses, "side": side}
 

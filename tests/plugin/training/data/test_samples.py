@@ -87,7 +87,9 @@ def test_what_is_cut_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     ]  # fmt: skip
     with caplog.at_level(logging.INFO):
         assert cut_counts(tokenizer, samples) == {"prompts": 2, "responses": 2, "side": "end"}
-    assert "of 4 samples 2 prompts and 2 responses were too long; their end is cut" in caplog.text
+    assert (
+        "of 4 samples 2 prompts and 2 responses are longer than they may be; their end is cut" in caplog.text
+    )
     tokenizer.truncation_side = "left"
     assert cut_counts(tokenizer, samples[:1]) == {"prompts": 0, "responses": 0, "side": "beginning"}
     assert len(caplog.records) == 1
