@@ -79,7 +79,7 @@ class Llm:
 
     async def generate(self, prompt: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:
         self.prompts.append(prompt)
-        yield SimpleNamespace(outputs=[], finished=True, metrics=None)
+        yield SimpleNamespace(outputs=[], finished=True, metrics=None, num_cache_creation_tokens=0)
 
 
 @pytest.fixture
