@@ -32,6 +32,13 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
         "hf_overrides": {"max_source_positions": identity.max_encoder_len},
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
+        "ec_manager_config": {
+            "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
+            "manager_config": {
+                "cache_bytes": settings.encoder_cache_bytes,
+                "busy_step_tokens": settings.max_encoder_tokens_per_step or (32 if on_cpu else 512),
+            },
+        },
         "seed": settings.seed,
         "data_parallel_size": settings.data_parallel_size,
         "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,

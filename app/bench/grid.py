@@ -148,7 +148,7 @@ class Grid:
             if not groups and (asked or arm in self._with_baseline):
                 groups = [[]]
             for group in groups:
-                await self._arm(arm, group, judge if group is groups[-1] else None)
+                await self._arm(arm, group, judge, last=group is groups[-1])
         return self.report()
 
     def _is_good(self, cell: Cell) -> bool:
@@ -159,7 +159,7 @@ class Grid:
     def _with_baseline(self) -> list[Arm]:
         return [] if self.baselines is None else measured_arms(self.plan.arms)
 
-    async def _arm(self, arm: Arm, cells: list[Cell], judge: Judge | None) -> None:
+    async def _arm(self, arm: Arm, cells: list[Cell], judge: Judge | None, last: bool) -> None:
         self.progress.stage(
             f"{arm.name}: asking {arm.url}" if arm.url else f"{arm.name}: starting its server"
         )
@@ -175,9 +175,9 @@ class Grid:
                 for cell in cells:
                     self.progress.stage(f"{arm.name} · {cell.prompts.name} · concurrency {cell.concurrency}")
                     await self._cell(cell, target)
-                if judge is not None:
+                if last and judge is not None:
                     await judge(target, self.records)
-                if arm in self._with_baseline and self.baselines is not None:
+                if last and arm in self._with_baseline and self.baselines is not None:
                     self.progress.stage(f"{arm.name}: steps without a draft, to be stored")
                     prompts, plan = self.plan.sets[0].prompts, self.plan
                     await store_baseline(

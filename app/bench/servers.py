@@ -145,6 +145,8 @@ def environment(arm: Arm, concurrency: int) -> dict[str, str]:
         variables[f"{PREFIX}CHECKPOINTS_DIR"] = absolute(folder)
     if not variables.get(f"{PREFIX}MAX_NUM_SEQS"):
         variables[f"{PREFIX}MAX_NUM_SEQS"] = str(concurrency)
+    cache = f"{PREFIX}ENCODER_CACHE_BYTES"  # off unless asked for: a repeated prompt would measure the cache
+    variables[cache] = variables.get(cache) or "0"
     own = {
         "SERVED_MODEL_NAME": "",
         "API_KEYS": "",

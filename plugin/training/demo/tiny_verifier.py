@@ -132,7 +132,7 @@ def take_step(
     model: T5Gemma2ForConditionalGeneration, optimizer: torch.optim.Optimizer, batch: Batch, clip: float
 ) -> torch.Tensor:
     """One optimizer step on `batch`, gradients clipped at the norm `clip`; the loss before it (nats a token)."""
-    states = verifier_states(model, batch.prompts, batch.prompt_mask, batch.tokens[:, :-1])
+    states, _ = verifier_states(model, batch.prompts, batch.prompt_mask, batch.tokens[:, :-1])
     labels = batch.tokens[:, 1:].masked_fill(~batch.loss_mask[:, 1:], -100)  # what cross_entropy leaves out
     loss = functional.cross_entropy(model.lm_head(states).flatten(0, 1), labels.flatten())
     optimizer.zero_grad(set_to_none=True)

@@ -41,6 +41,9 @@ class BlockStep(nn.Module):
             )
         self.draft, self.extractor, self.settings = draft, extractor, settings
         self.device = next(draft.parameters()).device
+        if self.device.type == "cuda":
+            for layer in draft.layers:  # of one kind: one program for all
+                layer.compile(dynamic=True)
 
     def forward(
         self,
