@@ -6,7 +6,7 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-from plugin.vllm_hooks import cache_size, configuration, front_end, scheduler, slots
+from plugin.vllm_hooks import cache_size, configuration, front_end, processes, scheduler, slots
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -28,6 +28,7 @@ def install() -> None:
     scheduler.no_placeholder_drafts()
     scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
+    processes.from_the_fork_server()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     if current_platform.is_cpu():  # the V1 runner; on CUDA `plugin.verifier.config` refuses it
