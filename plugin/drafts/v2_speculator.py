@@ -1,4 +1,4 @@
-"""The V2 runner's speculators: vLLM's own, but for how they pick tokens.
+"""The V2 runner's speculators: vLLM's own, but for how they pick tokens, and without a pass that nobody asked for.
 
 vLLM's DSpark knows the vanilla Markov head; gated and rnn heads also read the backbone's states. Greedy drafts of all
 families are picked in the draft's own vocabulary: vLLM's DFlash scatters the logits over the verifier's first, eight
@@ -71,7 +71,29 @@ class TappedSpeculator(DFlashSpeculator):
         super()._precompute_context_kv(start, end, dummy_run)
 
 
-class BlockSpeculator(TappedSpeculator):
+class ContextAlways:
+    """Beside a speculator of vLLM's: without a draft asked for, a step writes its context K/V and drafts none.
+
+    vLLM's runs its pass over the block at K = 0 too, a third of a step whose drafts nobody sees. Its draft graphs hold
+    both, so that such a step is an eager one, as a profiling run is. Unnecessary once vLLM leaves the pass out.
+    """
+
+    _context_only = False
+
+    def propose(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Draft tokens `[num_requests, block]`, of which the runner takes K; see DFlashSpeculator."""
+        self._context_only = kwargs.get("num_speculative_tokens") == 0
+        if self._context_only:
+            kwargs["is_profile"] = True
+        drafted: torch.Tensor = super().propose(*args, **kwargs)  # type: ignore[misc]
+        return drafted
+
+    def _generate_draft(self, *args: Any, **kwargs: Any) -> None:
+        if not self._context_only:
+            super()._generate_draft(*args, **kwargs)  # type: ignore[misc]
+
+
+class BlockSpeculator(ContextAlways, TappedSpeculator):
     """DFlash and DFlare."""
 
     def sample_draft(
@@ -97,7 +119,7 @@ class BlockSpeculator(TappedSpeculator):
         return sampled
 
 
-class MarkovSpeculator(TappedSpeculator, DSparkSpeculator):
+class MarkovSpeculator(ContextAlways, TappedSpeculator, DSparkSpeculator):
     """DSpark with any of the three Markov heads."""
 
     _speculator_name = "DSpark"

@@ -17,6 +17,8 @@ from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.encoder_cache import keeps_states
+from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.processing import MODALITY
 
 
@@ -33,6 +35,12 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cross_kv = CrossKV(self.model.model)
+        self.encoder_states = EncoderStates(
+            self.encoder_cache.encoder_outputs,
+            self._encode,
+            self.model.begin_encoder_pass,
+            keeps_states(self.vllm_config),
+        )
         self._encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
         self._batch: Any = None
         self._gathered: torch.Tensor | None = None
@@ -131,7 +139,7 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
     def prepare_inputs_embeds(
         self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
     ) -> None:
-        """Run the encoder over the admitted prompts and store their cross K/V.
+        """Run the encoder over the admitted prompts whose states are not there yet, and store the cross K/V of all.
 
         vLLM calls this after `prepare_attn` of the same step, which has the block tables.
         """
@@ -141,9 +149,10 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         for row, req_id in enumerate(input_batch.req_ids):
             for i in scheduled_encoder_inputs.get(req_id, ()):
                 rows.append(row)
-                prompts.append(self.encoder_cache.mm_features[req_id][i].data[MODALITY].data)
+                feature = self.encoder_cache.mm_features[req_id][i]
+                prompts.append((feature.identifier, feature.data[MODALITY].data))
         with self.encoder_runner.timed_encoder_operation(scheduled_encoder_inputs.keys()):
-            states = self._encode(prompts)
+            states = self.encoder_states.of(prompts)
             self.cross_kv.write(
                 torch.cat(states), [len(s) for s in states], rows, self._block_tables[self._cross_group]
             )

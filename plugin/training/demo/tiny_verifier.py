@@ -88,17 +88,20 @@ class VerifierSettings:
 
 
 def train_verifier(
-    samples: Sequence[Sample], settings: VerifierSettings, device: torch.device
+    samples: Sequence[Sample],
+    settings: VerifierSettings,
+    device: torch.device,
+    start: T5Gemma2ForConditionalGeneration | None = None,
 ) -> tuple[T5Gemma2ForConditionalGeneration, float]:
     """A trained verifier on `device` and its mean loss (nats a token) over the last hundred steps.
 
-    From the last tenth of the steps on the embedding table is kept at values that bfloat16 can hold, so that a draft
-    stored in bfloat16 carries the very same table as the float32 verifier. Raises `FloatingPointError` when the loss
-    is not finite.
+    It is `start` or, without it, a fresh one. From the last tenth of the steps on the embedding table is kept at values
+    that bfloat16 can hold, so that a draft stored in bfloat16 carries the very same table as the float32 verifier.
+    Raises `FloatingPointError` when the loss is not finite.
     """
     torch.manual_seed(settings.seed)
     torch.set_float32_matmul_precision("high")
-    model = T5Gemma2ForConditionalGeneration(tiny_config()).to(device).train()
+    model = (start or T5Gemma2ForConditionalGeneration(tiny_config())).to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, betas=(0.9, 0.98), fused=True
     )

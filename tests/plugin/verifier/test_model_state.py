@@ -13,6 +13,7 @@ from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelS
 from plugin.attention.cross_write import naive_cross_write
 from plugin.verifier import cross_kv
 from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
 
 SELF, CROSS = 0, 1
@@ -20,6 +21,7 @@ SELF, CROSS = 0, 1
 
 def feature(length):
     return SimpleNamespace(
+        identifier=f"{length} tokens",
         mm_position=SimpleNamespace(get_num_embeds=lambda: length),
         data={"text": SimpleNamespace(data=torch.arange(length))},
     )
@@ -130,6 +132,7 @@ def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
         cudagraph_manager=None, timed_encoder_operation=lambda _: __import__("contextlib").nullcontext()
     )
     state.model = SimpleNamespace(embed_multimodal=lambda text: [p[:, None].float() for p in text])
+    state.encoder_states = EncoderStates({}, state._encode, None, keep=False)
     state._block_tables, state._cross_group = ("self table", "cross table"), CROSS
     state.cross_kv = SimpleNamespace(write=lambda *args: written.setdefault("call", args))
     batch = SimpleNamespace(req_ids=["running", "resumed", "new"])
@@ -161,7 +164,9 @@ def decoder(layers=3, hidden=12, heads=2, kv_heads=1, dim=8):
     return SimpleNamespace(layers=[SimpleNamespace(self_attn=attention()) for _ in range(layers)])
 
 
-def test_one_product_over_all_layers_is_each_layers_own(monkeypatch):
+@pytest.mark.parametrize("piece", [8192, 5])
+def test_one_product_over_all_layers_is_each_layers_own(monkeypatch, piece):
+    monkeypatch.setattr(cross_kv, "PIECE_TOKENS", piece)
     torch.manual_seed(0)
     made = decoder()
     caches = [layer.self_attn.attn.cross_cache.kv_cache for layer in made.layers]

@@ -11,7 +11,15 @@ import pkgutil
 import pytest
 
 import plugin
-from plugin.vllm_hooks import quick_launch, v1_runner, v2_batches, v2_runner, v2_sampling
+from plugin.vllm_hooks import (
+    draft_length,
+    quick_launch,
+    step_stats,
+    v1_runner,
+    v2_batches,
+    v2_runner,
+    v2_sampling,
+)
 
 OWN_SIGNATURES = {"__init__", "forward"}
 """Constructors and modules' forwards have signatures of their own, by design."""
@@ -95,6 +103,10 @@ def test_control_a_moved_parameter_is_seen(monkeypatch):
 @pytest.mark.parametrize(
     "install",
     [
+        draft_length.utility,
+        draft_length.schedule_from_the_start,
+        draft_length.no_more_drafts_than_asked_for,
+        step_stats.steps_beside_vllms_statistics,
         v1_runner.encoder_outputs_in_batch_order,
         v1_runner.block_proposer,
         v1_runner.no_constraints_on_no_tokens,
