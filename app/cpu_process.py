@@ -34,16 +34,9 @@ def placement(on_cpu: bool, data_parallel_size: int) -> Iterator[dict[str, Any]]
     vLLM's config must be created inside the block: there its CPU platform lets the executor be. What OpenMP reads stays
     in the environment for the engine's process, unless the user has set it.
     """
-    chosen = os.environ.get(BINDING, "auto") not in ("auto", "nobind")
-    if not on_cpu or data_parallel_size > 1 or memory_nodes() > 1 or chosen:
+    if not openmp(on_cpu, data_parallel_size):
         yield {}
         return
-    library = intel_openmp()
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    if library is not None and not _OPENMP.search(preloaded):
-        os.environ["LD_PRELOAD"] = f"{preloaded}:{library}".strip(":")
-        os.environ.setdefault("KMP_BLOCKTIME", BLOCK_TIME_MS)
-    os.environ.setdefault("OMP_NUM_THREADS", str(physical_cores()))
     before = os.environ.get(MULTIPROCESSING)
     os.environ[MULTIPROCESSING] = "0"
     try:
@@ -53,6 +46,28 @@ def placement(on_cpu: bool, data_parallel_size: int) -> Iterator[dict[str, Any]]
             del os.environ[MULTIPROCESSING]
         else:
             os.environ[MULTIPROCESSING] = before
+
+
+def openmp(on_cpu: bool, data_parallel_size: int) -> bool:
+    """Whether the better placement is to be; then OpenMP's environment is set for processes that start from now on."""
+    chosen = os.environ.get(BINDING, "auto") not in ("auto", "nobind")
+    if not on_cpu or data_parallel_size > 1 or memory_nodes() > 1 or chosen:
+        return False
+    library = intel_openmp()
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if library is not None and not _OPENMP.search(preloaded):
+        os.environ["LD_PRELOAD"] = f"{preloaded}:{library}".strip(":")
+        os.environ.setdefault("KMP_BLOCKTIME", BLOCK_TIME_MS)
+    os.environ.setdefault("OMP_NUM_THREADS", str(physical_cores()))
+    return True
+
+
+def cpu_build() -> bool:
+    """Whether the installed vLLM is one for CPUs, as vLLM asks itself, but before it is imported."""
+    try:
+        return "cpu" in metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return True
 
 
 def memory_nodes() -> int:

@@ -16,7 +16,7 @@ from dataclasses import fields
 from typing import Any
 
 from app.bad_words import banned
-from app.cpu_process import placement
+from app.cpu_process import cpu_build, openmp, placement
 from app.engine import (
     EngineDead,
     EngineFacts,
@@ -34,6 +34,7 @@ from app.engine import (
 from app.engine_arguments import cpu_cache_bytes, engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
+from plugin.engine_process import METHOD, import_ahead
 from plugin.quiet_logs import hide
 
 _SETTLE_S = 0.1
@@ -42,9 +43,11 @@ _SETTLE_S = 0.1
 
 def start(plan: EnginePlan) -> VllmEngine:
     """Downloads, loads and compiles; blocks for seconds to minutes. Any exception means that there is no engine."""
-    # EngineCore is a child process in any case; forking one from a process with threads may hang it.
-    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    on_cpu = cpu_build()
+    if openmp(on_cpu, plan.settings.data_parallel_size) or not on_cpu:
+        import_ahead()
+    os.environ.setdefault(METHOD, "spawn")
     verifier, draft = plan.identity.verifier, plan.identity.draft
     names = f"{verifier.name} with draft {draft.name}" if draft else verifier.name
     plan.progress("download", f"weights of {names} (nothing to do for local folders)")

@@ -30,6 +30,7 @@ def register() -> None:
     if _registered:
         return
     from plugin import quiet_logs
+    from plugin.engine_process import end_with_parent
 
     quiet_logs.hide()
     from vllm import ModelRegistry
@@ -48,4 +49,5 @@ def register() -> None:
     vllm_hooks.install()
     if multiprocessing.parent_process() is not None:
         quiet_logs.hide_leaks_at_exit()
+        end_with_parent()
     _registered = True

@@ -32,6 +32,7 @@ KNOWN_TO_THE_APP = (
     "plugin.training.data.sources",
     "plugin.drafts.checkpoint",
     "plugin.drafts.families",
+    "plugin.engine_process",
     "plugin.quiet_logs",
 )
 KNOWN_TO_THE_COMMAND = ("plugin.training.command",)
@@ -42,6 +43,7 @@ NEED_AN_ENGINE = (
     "app.drafts.stat_logger",
     "app.vllm_serve",
     "benchmarks.",
+    "plugin.engine_imports",
     "plugin.vllm_hooks.",
     "plugin.verifier.",
     "plugin.attention.",
@@ -151,8 +153,13 @@ FLOORS = {
         ("plugin",),
         ("plugin.vllm_hooks", "plugin.training"),
         ("plugin.drafts", "plugin.verifier"),
-        ("plugin.projection", "plugin.checked_weights", "plugin.drafts.safetensors_header"),
-        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs"),
+        (
+            "plugin.projection",
+            "plugin.checked_weights",
+            "plugin.drafts.safetensors_header",
+            "plugin.engine_imports",
+        ),
+        ("plugin.attention", "plugin.drafts.facts", "plugin.quiet_logs", "plugin.engine_process"),
     ),
     "plugin.training": (
         ("plugin.training", "plugin.training.command"),

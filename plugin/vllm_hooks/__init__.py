@@ -6,7 +6,15 @@ leaves every other model as it was. `hook.replace` fails at install time, naming
 what a hook replaces.
 """
 
-from plugin.vllm_hooks import cache_size, configuration, draft_length, front_end, scheduler, step_stats
+from plugin.vllm_hooks import (
+    cache_size,
+    configuration,
+    draft_length,
+    front_end,
+    processes,
+    scheduler,
+    step_stats,
+)
 from plugin.vllm_hooks.hook import HookError
 
 __all__ = ["HookError", "install"]
@@ -29,6 +37,7 @@ def install() -> None:
     step_stats.steps_beside_vllms_statistics()
     scheduler.encoder_slots_are_freed_once()
     scheduler.metrics_before_a_stop_string()
+    processes.from_the_fork_server()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
     if current_platform.is_cpu():  # the V1 runner; on CUDA `plugin.verifier.config` refuses it
