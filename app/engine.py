@@ -150,11 +150,15 @@ class Sample:
 
 @dataclass(slots=True)
 class Step:
-    """One output of the engine for one prompt; several engine steps may be merged in it when the reader lags."""
+    """One output of the engine for one prompt; several engine steps may be merged in it when the reader lags.
+
+    `cached_tokens` is how much of the prompt the encoder did not have to run over for this request: all or nothing.
+    """
 
     samples: Sequence[Sample]
     finished: bool = False
     timing: RequestTiming | None = None
+    cached_tokens: int | None = None
 
 
 class Tokenizer(Protocol):

@@ -30,12 +30,12 @@ from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
 from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
+from app.watching import until_dead
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
 
 Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
-HEALTH_POLL_S = 0.5
 
 
 _WORDED = (ValidationError, SettingsError, CheckpointError, WarmUpError)
@@ -156,6 +156,7 @@ class Gateway:
         self.drafting.detach()
         if self.identity.draft is not None:
             self.history[self.identity.draft.path] = self.drafting
+        drafting.ledger.encoder = self.drafting.encoder  # its counts are the server's, not a draft's
         self.identity, self.drafting = identity, drafting
         self.history.pop(identity.draft.path if identity.draft is not None else "", None)
 
@@ -209,7 +210,7 @@ class Gateway:
         if self.phase != "loading":
             return
         self.phase, self._fallback = "ready", None
-        self._watching = self.in_background(self._watch(engine))
+        self._watching = self.in_background(until_dead(engine, self._died))
         url = self._address.url
         where = f" on {url}" if url else ""
         log.info("[%5.1f s] ready: serving %s%s", self.progress.seconds, self.identity.model_name, where)
@@ -231,23 +232,6 @@ class Gateway:
         trace = None if isinstance(error, _WORDED) else error
         log.error("the engine did not start: %s", self.failure, exc_info=trace)
         self.on_end()
-
-    async def _watch(self, engine: Engine) -> None:
-        """Until the engine is lost. Another failure of the question is logged, once while it stays the same, and no
-        reason to ask no more: a dead engine that nobody notices is never replaced.
-        """
-        logged: str | None = None
-        while True:
-            try:
-                await engine.check_health()
-                logged = None
-            except EngineDead as error:
-                self._died(str(error))
-                return
-            except Exception as error:
-                if logged != (logged := in_one_line(error)):
-                    log.error("the engine's health could not be asked: %s", logged, exc_info=error)
-            await asyncio.sleep(HEALTH_POLL_S)
 
     def _died(self, why: str) -> None:
         if self.phase in ("ready", "draining"):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.comma_lists import CommaList, SecretList
 
 PREFIX = "T5GEMMA_"
 DEFAULT_MAX_POSITIONS = 4096
@@ -23,24 +25,8 @@ class SettingsError(ValueError):
     """A variable is unknown or has a value that cannot be used; the message is one line naming both."""
 
 
-def _comma_list(value: object) -> object:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
-def _keys(value: object) -> object:
-    keys = _comma_list(value)
-    if isinstance(value, str) and not keys:
-        raise ValueError("names no key; unset it to serve without keys")
-    return keys
-
-
 Level = Literal["none", "summary", "detailed"]
 """How much of its speculative decoding a response tells."""
-
-CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
-SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_keys)]
 
 
 class Settings(BaseSettings):
@@ -140,6 +126,19 @@ class Settings(BaseSettings):
         ge=1,
         description="K/V cache size, bytes; overrules the share above. Unset: what MAX_NUM_SEQS requests of"
         " full length use, with head room; on CUDA at most the share.",
+    )
+    encoder_cache_bytes: int = Field(
+        256 << 20,
+        ge=0,
+        description="Encoder states of prompts that an engine keeps for requests with the same ids, bytes (2.3 KB a"
+        " token at 1B), the least recently used out first; 0 keeps none. One cache for all callers: a repeated prompt"
+        " answers sooner.",
+    )
+    max_encoder_tokens_per_step: int | None = Field(
+        None,
+        ge=1,
+        description="Prompt tokens encoded in one engine step beside running requests; a longer prompt takes several"
+        " steps. Smaller stalls running streams less, larger lets new ones begin sooner. Unset: 512, on the CPU 32.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Engine seed for requests that carry none.")
     data_parallel_size: int = Field(

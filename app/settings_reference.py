@@ -24,6 +24,8 @@ UNITS: dict[str, str] = {
     "max_num_batched_tokens": "tokens",
     "gpu_memory_utilization": "share",
     "kv_cache_memory_bytes": "bytes",
+    "encoder_cache_bytes": "bytes",
+    "max_encoder_tokens_per_step": "tokens",
     "seed": "–",
     "data_parallel_size": "engines",
     "max_queued_requests": "sequences",

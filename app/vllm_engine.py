@@ -32,11 +32,12 @@ from app.engine import (
     Step,
     TokenLogprob,
 )
-from app.engine_arguments import cpu_cache_bytes, engine_arguments
+from app.engine_arguments import engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import Checkpoints, fetch
 from plugin.engine_process import METHOD, import_ahead
 from plugin.quiet_logs import hide
+from plugin.verifier.cpu_cache import cpu_cache_bytes
 
 log = logging.getLogger("app.engine")
 
@@ -192,7 +193,7 @@ class VllmEngine:
             async with aclosing(outputs):
                 async for output in outputs:
                     started = True
-                    yield _step(output, request.sampling)
+                    yield _step(output, request.sampling, len(request.encoder_ids))
         except self._refused as error:
             raise _refusal(error, request.sampling) from error
         except self._dead as error:
@@ -245,8 +246,10 @@ def _failure(error: Exception, sampling: Sampling, started: bool) -> Exception:
     return EngineFailure(f"{type(cause).__name__}: {cause}")
 
 
-def _step(output: Any, sampling: Sampling) -> Step:
-    """A `RequestOutput` in the port's words."""
+def _step(output: Any, sampling: Sampling, prompt_tokens: int) -> Step:
+    """A `RequestOutput` in the port's words. The plugin has the engine say as cache creation what the encoder ran over,
+    which is the same for all samples of a request.
+    """
     samples = [
         Sample(
             o.index,
@@ -260,7 +263,7 @@ def _step(output: Any, sampling: Sampling) -> Step:
         for o in output.outputs
     ]
     timing = _timing(output.metrics) if output.finished and output.metrics is not None else None
-    return Step(samples, output.finished, timing)
+    return Step(samples, output.finished, timing, prompt_tokens - output.num_cache_creation_tokens)
 
 
 def _logprobs(output: Any, sampling: Sampling) -> Iterator[TokenLogprob]:

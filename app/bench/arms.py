@@ -145,7 +145,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     return [
         (file.name, file.stat().st_size, file.stat().st_mtime_ns)
         for file in sorted(folder.iterdir())
-        if file.is_file()
+        if file.is_file() and file.name != "README.md"  # which a benchmark writes its figures into
     ]
 
 

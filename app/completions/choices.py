@@ -36,6 +36,8 @@ class ChoiceWriter:
         self._with_ids = bool(request.return_token_ids)
         self._plain = not (request.echo or self._with_ids or request.logprobs is not None or job.choices > 1)
         self.tokens: list[int] = [0] * job.choices
+        self.cached: dict[int, int] = {}
+        """Tokens of each prompt, by its index, that were not encoded for this request, once they are known."""
 
     @property
     def completion_tokens(self) -> int:
@@ -49,6 +51,8 @@ class ChoiceWriter:
     def _heard(self, prompt: int, step: Step) -> Iterator[tuple[int, Sample]]:
         """The samples that have something to say under their choice index; their numbers are kept."""
         self._timing = step.timing or self._timing
+        if step.cached_tokens is not None:
+            self.cached[prompt] = step.cached_tokens
         for sample in step.samples:
             if sample.token_ids or sample.text or sample.finish_reason is not None:
                 index = prompt * self._job.sampling.n + sample.index
@@ -92,7 +96,8 @@ class ChoiceWriter:
     def last(self) -> Completion:
         """A stream's last chunk: usage and metrics, when everything was written."""
         metrics = self.metrics()
-        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics)
+        cached = sum(self.cached.values()) if self.cached else None
+        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics, cached)
         optional = {} if metrics is None else {"metrics": metrics}
         return Completion(**self._job.head, choices=[], usage=usage, **optional)
 

@@ -78,6 +78,7 @@ class EventStream:
     def _usage(self, choice: int) -> bytes:
         """What follows the choices of a chunk."""
         if self._each_usage:
-            prompt = self._job.prompts[choice // self._job.sampling.n]
-            return b',"usage":' + wire(usage_of(len(prompt.ids), self._writer.tokens[choice]))
+            i = choice // self._job.sampling.n
+            tokens, cached = self._writer.tokens[choice], self._writer.cached.get(i)
+            return b',"usage":' + wire(usage_of(len(self._job.prompts[i].ids), tokens, cached_tokens=cached))
         return b',"usage":null' if self._last_usage else b""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from app.drafts import baseline
 from app.drafts.controller import Controller
+from app.drafts.encoder_totals import EncoderTotals
 from app.drafts.estimate import Estimator
 from app.drafts.ledger import Ledger
 from app.settings import Settings
@@ -84,6 +85,11 @@ class Drafting:
     def asked(self) -> Asked:
         """What was asked for last."""
         return "auto" if self.controller.auto else self.controller.k
+
+    @property
+    def encoder(self) -> EncoderTotals:
+        """What the engines' encoders did."""
+        return self.ledger.encoder
 
     def record(self, step: StepStats) -> None:
         """One engine step."""

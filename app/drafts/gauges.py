@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from app.drafts.drafting import Drafting
+from app.drafts.encoder_totals import EncoderTotals
 from app.drafts.estimate import Speedup
 from app.drafts.identity import Identity
 
@@ -42,6 +43,7 @@ class DraftCollector(Collector):
             "t5gemma_sequences_in_flight", "Sequences running or waiting in the gateway", self._in_flight()
         )
         yield self._info(identity, drafting)
+        yield from _encoder(drafting.ledger.encoder)
         if identity.k is not None:
             yield from _totals(drafting)
             yield from _rates(drafting)
@@ -63,6 +65,17 @@ class DraftCollector(Collector):
 def _ks(drafting: Drafting) -> list[int]:
     """Every K that was used, and the present one."""
     return sorted({*drafting.ledger.ks, drafting.k})
+
+
+def _encoder(encoder: EncoderTotals) -> Iterator[Metric]:
+    for name, text, value in (
+        ("hits", "Requests whose prompt's encoder states were held already", encoder.hits),
+        ("misses", "Requests whose prompt was encoded", encoder.misses),
+        ("tokens_saved", "Prompt tokens of the hits", encoder.tokens_saved),
+        ("tokens_encoded", "Prompt tokens of the misses", encoder.tokens_encoded),
+    ):
+        yield CounterMetricFamily(f"t5gemma_encoder_cache_{name}", text, value)
+    yield GaugeMetricFamily("t5gemma_encoder_cache_bytes", "Encoder states held", encoder.bytes_held)
 
 
 def _totals(drafting: Drafting) -> Iterator[Metric]:

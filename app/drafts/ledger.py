@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
+from app.drafts.encoder_totals import EncoderTotals
 from plugin.drafts.steps import StepStats
 
 log = logging.getLogger("app.drafts")
@@ -102,6 +103,9 @@ class Counts:
 class StepRecorder(Protocol):
     """What an engine tells its steps to."""
 
+    @property
+    def encoder(self) -> EncoderTotals: ...
+
     def record(self, step: StepStats) -> object: ...
 
 
@@ -117,6 +121,7 @@ class Ledger:
         self._clock = clock
         self.refused = 0
         """Engine steps whose numbers were left out."""
+        self.encoder = EncoderTotals()
         self._lifetime: ByK = {}
         self._slices: deque[tuple[int, ByK]] = deque()
 

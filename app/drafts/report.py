@@ -101,6 +101,18 @@ class Estimate(BaseModel):
     baselines: list[BaselineTime] = []
 
 
+class EncoderCache(BaseModel):
+    """Since start: requests (each sample of one counts) whose prompt's encoder states were held already (`hits`) or
+    were computed, the prompt tokens of both, and the bytes of the states that are held now.
+    """
+
+    hits: int
+    misses: int
+    tokens_saved: int
+    tokens_encoded: int
+    bytes_held: int
+
+
 class Former(BaseModel):
     """What a draft achieved that was served before the present one."""
 
@@ -122,6 +134,7 @@ class Stats(BaseModel):
     window: Window
     by_k: list[AtK]
     estimate: Estimate
+    encoder: EncoderCache
     history: list[Former] = []
 
 
@@ -144,6 +157,7 @@ def stats(family: str | None, k: int | None, ledger: Ledger, drafting: Drafting 
         window=now.window,
         by_k=[at_k(ledger, each) for each in ledger.ks],
         estimate=estimate(k, drafting),
+        encoder=EncoderCache.model_validate(ledger.encoder.to_json()),
     )
 
 

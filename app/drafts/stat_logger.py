@@ -13,6 +13,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase, load_stat_logger_plugin_fact
 from app.drafts.ledger import Ledger, StepRecorder
 from app.settings import Settings
 from plugin.drafts.steps import step_stats
+from plugin.encoder_counts import encoder_counts
 
 _ledger: StepRecorder | None = None
 
@@ -37,12 +38,14 @@ def served_ledger() -> StepRecorder:
 
 
 class ServeLogger(StatLoggerBase):
-    """Passes what each engine step says about drafting on to the process's ledger, in the front end's event loop."""
+    """Passes what each engine step says on to the process's ledger, in the front end's event loop."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        self.ledger = served_ledger()
+        self.ledger, self.engine_index = served_ledger(), engine_index
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        if (encoder := encoder_counts(scheduler_stats)) is not None:
+            self.ledger.encoder.record(self.engine_index, encoder)
         if (step := step_stats(scheduler_stats)) is not None:
             self.ledger.record(step)
 

@@ -41,7 +41,9 @@ async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
 
 @router.get("/drafts/stats", responses=documented(Unauthorized))
 async def get_stats(gateway: ThisGateway) -> Stats:
-    """Acceptance of the draft by K, the speed-up that it gives now, and the K that would give most."""
+    """Acceptance of the draft by K, the speed-up that it gives now, the K that would give most, and what the encoder
+    was spared.
+    """
     draft = gateway.identity.draft
     found = stats(draft.family if draft else None, gateway.identity.k, gateway.ledger, gateway.drafting)
     found.history = [former(path, drafting) for path, drafting in gateway.history.items()]

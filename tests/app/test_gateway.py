@@ -144,7 +144,7 @@ async def test_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
-    monkeypatch.setattr("app.gateway.HEALTH_POLL_S", 0.005)
+    monkeypatch.setattr("app.watching.POLL_S", 0.005)
     engine = Odd()
     app = build(engine)
     gateway = app.state.gateway

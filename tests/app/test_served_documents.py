@@ -11,6 +11,7 @@ from app.drafts.report import (
     Acceptance,
     AtK,
     BaselineTime,
+    EncoderCache,
     Estimate,
     Position,
     SpeedupRange,
@@ -65,7 +66,18 @@ def test_engine_series() -> None:
 
 
 def test_fields_of_the_statistics() -> None:
-    models = (Stats, Acceptance, Window, Position, AtK, Estimate, SpeedupRange, StepTime, BaselineTime)
+    models = (
+        Stats,
+        Acceptance,
+        Window,
+        Position,
+        AtK,
+        Estimate,
+        SpeedupRange,
+        StepTime,
+        BaselineTime,
+        EncoderCache,
+    )
     shown = {field for model in models for field in model.model_fields}
     text = section("## `GET /drafts/stats`")
     assert not [field for field in shown if f"`{field}`" not in text]

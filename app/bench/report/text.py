@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.bench.reply import in_words
+
 DASH = "–"
 
 
@@ -85,7 +87,8 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         if row["output_tokens"] is None:
             lines.append(f"{where}: tokens unknown, there is neither usage nor a tokenizer (--tokenizer).")
         if row["failed"]:
-            lines.append(f"{where}: {row['failed']} requests failed: {'; '.join(row['errors'])}")
+            counts = in_words(row["failures"])
+            lines.append(f"{where}: {row['failed']} requests failed ({counts}): {'; '.join(row['errors'])}")
         first = (row["equality"] or {}).get("first_difference")
         if first is not None:
             unit = "token" if row["equality"]["by"] == "token_ids" else "character"

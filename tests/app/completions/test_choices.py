@@ -141,6 +141,23 @@ def test_usage_counts_what_was_received() -> None:
     assert (found.draft_acceptance_rate, found.mean_acceptance_length) == (3 / 21, 2.0)
 
 
+def test_cached_tokens_are_prompts_not_samples() -> None:
+    """Two prompts of 2 and 3 tokens, two samples each: one prompt was there already, and nothing is said before."""
+    request = CompletionRequest(prompt=["Hi", "Ho!"], n=2)
+    prompts = [EncoderPrompt([2, 7], "Hi"), EncoderPrompt([2, 7, 8], "Ho!")]
+    made = ChoiceWriter(request, Job("id", "demo", 0, prompts, Sampling(n=2), True), "summary")
+    assert made.completion([]).usage.model_fields_set == {
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+    }
+    for prompt, cached in ((0, 0), (1, 3), (0, 0), (1, 3)):
+        made.write(prompt, Step([Sample(0, "a", (5,))], cached_tokens=cached))
+    usage = made.completion([]).usage
+    assert usage is not None and usage.prompt_tokens_details is not None
+    assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (5, 3)
+
+
 @pytest.mark.parametrize("as_ids", [False, True])
 def test_text_offset_is_a_place_in_the_text(as_ids: bool) -> None:
     """`<eos>` under ignore_eos and `token_id:N` are not in the text, and move no offset (N23)."""

@@ -15,6 +15,7 @@ from app.drafts.ledger import Ledger
 from app.drafts.stat_logger import ServeLogger, count_into
 from plugin.drafts.checkpoint import DEMO
 from plugin.drafts.steps import STEP_FIELD, StepStats
+from plugin.encoder_counts import EncoderCounts
 
 ROOT = Path(__file__).parents[3]
 
@@ -70,3 +71,22 @@ def test_steps_without_drafts_count_nothing() -> None:
     logger.record(SimpleNamespace(spec_decoding_stats=None), None)
     logger.record(SimpleNamespace(**{STEP_FIELD: StepStats(0, 2, 0.01)}), None)
     assert isinstance(logger.ledger, Ledger) and logger.ledger.ks == []
+
+
+def test_the_encoders_counts_are_sums_over_engines() -> None:
+    """Each engine says what it did since it last did; what is held is what each holds now."""
+    config = running(str(DEMO / "verifier"), None)
+    one, two = ServeLogger(config, 0), ServeLogger(config, 1)
+    for logger, counts in (
+        (one, EncoderCounts(1, 2, 30, 60, 900)),
+        (two, EncoderCounts(0, 1, 0, 9, 90)),
+        (one, EncoderCounts(4, 0, 120, 0, 800)),
+    ):
+        logger.record(SimpleNamespace(encoder_counts=counts), None)
+    assert one.ledger.encoder.to_json() == {
+        "hits": 5,
+        "misses": 3,
+        "tokens_saved": 150,
+        "tokens_encoded": 69,
+        "bytes_held": 890,
+    }
