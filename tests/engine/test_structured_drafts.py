@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +82,13 @@ def jobs() -> list[Job]:
 
 
 @pytest.fixture(scope="module")
-def alone(jobs: list[Job]) -> Iterator[list[Answer]]:
+def alone(jobs: list[Job]) -> list[Answer]:
     """Without a draft."""
     with engine(DEMO / "verifier", max_model_len=512, structured_outputs_config=COMPACT) as running:
         began = time.perf_counter()
         answers = running.run(jobs)
         print(f"none: {time.perf_counter() - began:.2f} s, {len(running.scheduled)} steps")
-        yield answers
+    return answers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
