@@ -1,8 +1,9 @@
-"""The V2 runner's speculators: vLLM's own, but for how they pick tokens.
+"""The V2 runner's speculators: vLLM's own, but for how they pick tokens, and without a pass that nobody asked for.
 
 vLLM's DSpark knows the vanilla Markov head; gated and rnn heads also read the backbone's states. Greedy drafts of all
 families are picked in the draft's own vocabulary: vLLM's DFlash scatters the logits over the verifier's first, eight
-times as many. All of it is captured in the draft's CUDA graph like vLLM's.
+times as many. The verifier's taps are projected where the context's keys are made. All of it is captured in the draft's
+CUDA graph.
 """
 
 from typing import Any
@@ -12,7 +13,87 @@ from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from vllm.v1.worker.gpu.spec_decode.dspark.speculator import DSparkSpeculator
 
 
-class BlockSpeculator(DFlashSpeculator):
+class TappedSpeculator(DFlashSpeculator):
+    """Between two graphs one launch: vLLM concatenates the verifier's taps, projects them and copies the result, each
+    in a launch of its own, before it replays the draft's graph. Here they are concatenated where the graph reads them.
+    """
+
+    def load_draft_model(
+        self, target_model: torch.nn.Module, target_attn_layer_names: set[str]
+    ) -> torch.nn.Module:
+        draft = super().load_draft_model(target_model, target_attn_layer_names)
+        projection = getattr(draft.model, "fc", None)
+        # `[max_num_tokens, num_taps * hidden_size]`; DFlare's context is the taps themselves.
+        self.taps: torch.Tensor = (
+            self.hidden_states
+            if projection is None
+            else self.hidden_states.new_zeros(self.max_num_tokens, projection.input_size)
+        )
+        return draft
+
+    def propose(
+        self,
+        input_batch: Any,
+        attn_metadata: dict[str, Any],
+        slot_mappings: dict[str, torch.Tensor],
+        last_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        num_sampled: torch.Tensor,
+        num_rejected: torch.Tensor,
+        last_sampled: torch.Tensor,
+        next_prefill_tokens: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        dp_sync_state: Any = None,
+        dummy_run: bool = False,
+        skip_attn_for_dummy_run: bool = False,
+        mm_inputs: Any = None,
+        is_profile: bool = False,
+        num_speculative_tokens: int | None = None,
+    ) -> torch.Tensor:
+        """Draft tokens `[num_reqs, K]`; `aux_hidden_states` are `[num_tokens, hidden_size]` each, padding behind."""
+        assert aux_hidden_states
+        num_tokens = input_batch.num_tokens
+        torch.cat([tap[:num_tokens] for tap in aux_hidden_states], dim=-1, out=self.taps[:num_tokens])
+        drafted: torch.Tensor = super().propose(
+            input_batch, attn_metadata, slot_mappings,
+            self.hidden_states,  # which vLLM copies onto itself: nothing is launched
+            None,
+            num_sampled, num_rejected, last_sampled, next_prefill_tokens, temperature, seeds, dp_sync_state, dummy_run,
+            skip_attn_for_dummy_run, mm_inputs, is_profile, num_speculative_tokens,
+        )  # fmt: skip
+        return drafted
+
+    def _precompute_context_kv(self, start: int, end: int, dummy_run: bool = False) -> None:
+        """vLLM's, of the taps in rows `start` to `end`; it is captured, and run for what goes beyond a graph."""
+        if self.taps is not self.hidden_states:
+            self.hidden_states[start:end] = self.model.combine_hidden_states(self.taps[start:end])
+        super()._precompute_context_kv(start, end, dummy_run)
+
+
+class ContextAlways:
+    """Beside a speculator of vLLM's: without a draft asked for, a step writes its context K/V and drafts none.
+
+    vLLM's runs its pass over the block at K = 0 too, a third of a step whose drafts nobody sees. Its draft graphs hold
+    both, so that such a step is an eager one, as a profiling run is. Unnecessary once vLLM leaves the pass out.
+    """
+
+    _context_only = False
+
+    def propose(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Draft tokens `[num_requests, block]`, of which the runner takes K; see DFlashSpeculator."""
+        self._context_only = kwargs.get("num_speculative_tokens") == 0
+        if self._context_only:
+            kwargs["is_profile"] = True
+        drafted: torch.Tensor = super().propose(*args, **kwargs)  # type: ignore[misc]
+        return drafted
+
+    def _generate_draft(self, *args: Any, **kwargs: Any) -> None:
+        if not self._context_only:
+            super()._generate_draft(*args, **kwargs)  # type: ignore[misc]
+
+
+class BlockSpeculator(ContextAlways, TappedSpeculator):
     """DFlash and DFlare."""
 
     def sample_draft(
@@ -38,7 +119,7 @@ class BlockSpeculator(DFlashSpeculator):
         return sampled
 
 
-class MarkovSpeculator(DSparkSpeculator):
+class MarkovSpeculator(ContextAlways, TappedSpeculator, DSparkSpeculator):
     """DSpark with any of the three Markov heads."""
 
     _speculator_name = "DSpark"

@@ -23,6 +23,11 @@ def is_ours(config: dict[str, Any]) -> bool:
     return VERIFIER_ARCHITECTURE in (verifier.get("architectures") or [])
 
 
+def longest_draft(config: dict[str, Any]) -> int:
+    """Tokens that a whole block of a Speculators config of ours drafts: the anchor's slot only if it predicts."""
+    return int(config["block_size"]) - (0 if config.get("sample_from_anchor", False) else 1)
+
+
 def update_draft_config(family: str, config_dict: dict[str, Any], pre_trained_config: dict[str, Any]) -> None:
     """Complete `pre_trained_config` (the checkpoint's `transformer_layer_config`) in place, as vLLM's updaters do."""
     aux_ids = config_dict["aux_hidden_state_layer_ids"]

@@ -49,11 +49,13 @@ def norm_add_norm(
     eps: float,
     *,
     rounded: bool = False,
+    in_place: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See `plugin.verifier.residual_norm.norm_add_norm`; weights `[hidden_size]` are the Gemma norms' w in `1 + w`.
 
     Branch, sum and result are computed in float32 and rounded once each. What is normed at the end is the sum as it was
     before its rounding, as `GemmaRMSNorm` with a residual does it, or, `rounded`, after, as a sum and a norm apart do.
+    The sum is a tensor of its own or, `in_place`, the residual.
 
     Raises:
         ValueError: `x` and `residual` are not two `[num_tokens, hidden_size]` of rows.
@@ -64,7 +66,10 @@ def norm_add_norm(
             f"x is {list(x.shape)} with strides {x.stride()}, residual {list(residual.shape)} with "
             f"{residual.stride()}: not two of rows"
         )
-    out, total, branch = (x.new_empty(num_tokens, width) for _ in range(3))
+    if in_place and not residual.is_contiguous():
+        raise ValueError("a residual in place must be contiguous")
+    out, branch = x.new_empty(num_tokens, width), x.new_empty(num_tokens, width)
+    total = residual if in_place else x.new_empty(num_tokens, width)
     if num_tokens:
         overlap = launches_overlap(x.device)
         norm_add_norm_kernel[(num_tokens,)](

@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from plugin.vllm_hooks.draft_length import FIRST_LENGTH
 from plugin.vllm_hooks.hook import replace
+
+SHORT_BLOCK = "short_block"
+"""Key of a speculative config: draft K tokens and no more, as vLLM does, instead of the block that was trained."""
 
 
 def model_config_update() -> None:
@@ -107,29 +111,48 @@ def one_cache_group_a_kind() -> None:
 
 
 def draft_beside_the_verifier() -> None:
-    """`--speculative-config '{"model": <draft>}'` without a method, or with the draft's family as method: vLLM guesses
-    the method from the path, knows no "dflare", and rewrites a "dspark" to DeepSeek-V4's. Ours all run as "dflash".
+    """The speculative config of a draft of ours, which may be the model itself.
 
-    Unnecessary once vLLM reads the method from the draft's own config.
+    Without a method, or with the draft's family as method, vLLM guesses the method from the path, knows no "dflare",
+    and rewrites a "dspark" to DeepSeek-V4's. Ours all run as "dflash".
+
+    vLLM drafts `num_speculative_tokens`, and a block-diffusion draft that is given a shorter block than it was trained
+    on is right less often about each position of it. Here the trained block is drafted whatever K is asked for, and K
+    of it are verified (`plugin.vllm_hooks.draft_length`); `"short_block": true` has vLLM's way, for comparison.
+
+    Unnecessary once vLLM reads the method and the block from the draft's own config, and has K beside them.
     """
     from transformers import PreTrainedConfig
     from vllm.engine.arg_utils import EngineArgs
 
     from plugin.drafts.families import FAMILIES
-    from plugin.drafts.vllm_config import is_ours
+    from plugin.drafts.vllm_config import is_ours, longest_draft
+
+    def ours(model: Any) -> dict[str, Any]:
+        try:
+            config, _ = PreTrainedConfig.get_config_dict(model)
+        except (OSError, ValueError):
+            return {}  # vLLM says what is wrong with it
+        return config if is_ours(config) else {}
 
     def make(stock: Any) -> Any:
         def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-            speculative = self.speculative_config
-            model = (speculative or {}).get("model")
-            if model and speculative.get("method") in (None, *FAMILIES):
-                try:
-                    config, _ = PreTrainedConfig.get_config_dict(model)
-                except (OSError, ValueError):
-                    config = {}  # vLLM says what is wrong with it
-                if is_ours(config):
-                    self.speculative_config = {**speculative, "method": "dflash"}
-            return stock(self, *args, **kwargs)
+            given = self.speculative_config
+            speculative = {key.replace("-", "_"): value for key, value in (given or {}).items()}
+            known = speculative.get("method") in (None, *FAMILIES) and speculative.get("model")
+            config = ours(speculative["model"]) if known else {}
+            if not config:
+                return stock(self, *args, **kwargs)
+            k, short = speculative.get("num_speculative_tokens"), speculative.pop(SHORT_BLOCK, False)
+            speculative["method"] = "dflash"
+            if k is not None and not short:
+                speculative["num_speculative_tokens"] = max(k, longest_draft(config))
+            self.speculative_config = speculative
+            created = stock(self, *args, **kwargs)
+            self.speculative_config = given
+            if k is not None:
+                setattr(created, FIRST_LENGTH, k)
+            return created
 
         return create_speculative_config
 

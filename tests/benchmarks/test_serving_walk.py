@@ -23,22 +23,22 @@ K = 5
 @torch.no_grad()
 def _block(draft: TrainableDraft, extractor: Extractor, prompt: list[int], sequence: list[int]) -> list[int]:
     """What a server drafts after `sequence`: from the states before its last token, slot after slot."""
-    anchor = len(sequence) - 1
+    anchor, block = len(sequence) - 1, draft.config.block_size
     states = extractor(torch.tensor([prompt]), torch.ones(1, len(prompt)), torch.tensor([sequence[:-1]]))
-    ids = torch.tensor([[[sequence[-1], *[draft.config.mask_token_id] * K]]])
+    ids = torch.tensor([[[sequence[-1], *[draft.config.mask_token_id] * (block - 1)]]])
     blocks = Blocks(
         columns=torch.zeros(1, 1, dtype=torch.long),
-        positions=torch.arange(anchor, anchor + K + 1).view(1, 1, -1),
+        positions=torch.arange(anchor, anchor + block).view(1, 1, -1),
         documents=torch.zeros(1, 1, dtype=torch.long),
         inputs=ids,
         targets=ids.clone(),
         loss_mask=torch.zeros_like(ids, dtype=torch.bool),
     )
     hidden = draft(states.aux, torch.zeros(1, anchor), torch.arange(anchor)[None], blocks)
-    for slot in range(1, K + 1):
+    for slot in range(1, block):
         logits, _ = draft.draft_logits(hidden, blocks)
         blocks.targets[0, 0, slot] = draft.to_target(logits[0, 0, slot].argmax())
-    drafted: list[int] = blocks.targets[0, 0, 1:].tolist()
+    drafted: list[int] = blocks.targets[0, 0, 1 : 1 + K].tolist()
     return drafted
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
+from plugin.drafts.vllm_config import longest_draft
 from tests.engine.harness import Answer, Block, InProcessEngine
 from tests.reference.draft_block import DraftReference, Proposal, aux_states
 from tests.reference.greedy import GreedyReference
@@ -16,16 +21,26 @@ NEAR_TIE = 1e-3
 
 
 class BlockReference:
-    """What one draft must propose along the verifier's own answers."""
+    """What one draft must propose along the verifier's own answers: the first K tokens of its trained block, or with
+    `block` of one of so many tokens.
+    """
 
-    def __init__(self, draft: Path, verifier: Path, reference: GreedyReference) -> None:
+    def __init__(
+        self, draft: Path, verifier: Path, reference: GreedyReference, block: int | None = None
+    ) -> None:
         self.draft = DraftReference.load(draft, verifier_table(verifier))
         self.reference = reference
+        self.block = block or longest_draft(json.loads((draft / "config.json").read_text()))
+
+    def _proposed(self, aux: Tensor, anchor: int, count: int) -> Proposal:
+        """The first `count` tokens of a block after `anchor`."""
+        whole = self.draft.propose(aux, anchor, self.block)
+        return replace(whole, tokens=whole.tokens[:count], gaps=whole.gaps[:count])
 
     def propose(self, prompt: Sequence[int], outputs: Sequence[int], count: int) -> Proposal:
         """What the draft proposes after `outputs`, the last of which is the anchor."""
         aux = aux_states(self.reference.model, prompt, (BOS, *outputs[:-1]), self.draft.aux_layers)
-        return self.draft.propose(aux, outputs[-1], count)
+        return self._proposed(aux, outputs[-1], count)
 
     def accepted(self, prompt: Sequence[int], answer: Sequence[int], length: int, count: int) -> list[int]:
         """Accepted tokens of every block of `count` that greedy serving drafts on its way to `length` output tokens.
@@ -36,7 +51,7 @@ class BlockReference:
         aux = aux_states(self.reference.model, prompt, (BOS, *answer), self.draft.aux_layers)
         runs, done = [], 1
         while done < length:
-            block = self.draft.propose(aux[:done], answer[done - 1], count).tokens
+            block = self._proposed(aux[:done], answer[done - 1], count).tokens
             wrong = [k for k, token in enumerate(block) if token != answer[done + k]]
             runs.append(wrong[0] if wrong else count)
             done += runs[-1] + 1
@@ -64,7 +79,7 @@ class BlockReference:
                 continue  # drafted behind the end of a finished answer
             assert block.anchor == answer.tokens[block.position - 1]
             compared += 1
-            want = self.draft.propose(context[: block.position], block.anchor, len(block.tokens))
+            want = self._proposed(context[: block.position], block.anchor, len(block.tokens))
             for k, (got, token, gap) in enumerate(zip(block.tokens, want.tokens, want.gaps, strict=True)):
                 if got != token:
                     if gap > NEAR_TIE:

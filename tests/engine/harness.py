@@ -19,13 +19,15 @@ from unittest import mock
 
 import torch
 from vllm import EngineArgs, SamplingParams
-from vllm.config import VllmConfig
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.outputs import RequestOutput
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.metrics.loggers import StatLoggerBase
+
+from app.drafts.encoder_totals import EncoderTotals
+from plugin.drafts.steps import StepStats
+from tests.engine.counters import Counters, Recorder
 
 MAX_STEPS = 20_000
 
@@ -68,67 +70,12 @@ class Block:
     tokens: tuple[int, ...]
 
 
-@dataclass
-class Counters:
-    """Sums over engine steps, as vLLM reports them to its stat loggers."""
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    accepted_per_position: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    preemptions: int = 0
-    generated_tokens: int = 0
-
-    def __sub__(self, other: Counters) -> Counters:
-        positions = {
-            k: v - other.accepted_per_position.get(k, 0) for k, v in self.accepted_per_position.items()
-        }
-        return Counters(
-            self.drafts - other.drafts,
-            self.draft_tokens - other.draft_tokens,
-            self.accepted_tokens - other.accepted_tokens,
-            positions,
-            self.preemptions - other.preemptions,
-            self.generated_tokens - other.generated_tokens,
-        )
-
-    def copy(self) -> Counters:
-        return self - Counters()
-
-    @property
-    def acceptance(self) -> float:
-        """Accepted over drafted tokens."""
-        return self.accepted_tokens / self.draft_tokens
-
-
-class _Recorder(StatLoggerBase):
-    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
-        self.counters = Counters()
-
-    def record(
-        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
-    ) -> None:
-        spec = scheduler_stats.spec_decoding_stats if scheduler_stats else None
-        if spec is not None:
-            self.counters.drafts += spec.num_drafts
-            self.counters.draft_tokens += spec.num_draft_tokens
-            self.counters.accepted_tokens += spec.num_accepted_tokens
-            for position, accepted in enumerate(spec.num_accepted_tokens_per_pos):
-                self.counters.accepted_per_position[position] += accepted
-        if iteration_stats is not None:
-            self.counters.preemptions += iteration_stats.num_preempted_reqs
-            self.counters.generated_tokens += iteration_stats.num_generation_tokens
-
-    def log_engine_initialized(self) -> None:
-        """Nothing to say."""
-
-
 class InProcessEngine:
     """A running engine. Use `engine(...)`, which also takes it down."""
 
     def __init__(self, args: EngineArgs) -> None:
         config = args.create_engine_config(UsageContext.LLM_CLASS)
-        recorder = _Recorder(config)
+        recorder = Recorder(config)
         self.config = config
         self.llm = LLMEngine(
             config,
@@ -143,7 +90,6 @@ class InProcessEngine:
         self._outputs_of: dict[str, list[int]] = defaultdict(list)
         self._number_of: dict[str, int] = {}
         self.scheduled: list[Any] = []
-        self.free_encoder_slots: list[int] = []
         self._watch()
 
     @property
@@ -161,14 +107,30 @@ class InProcessEngine:
         """A copy of the sums so far; subtract an earlier one."""
         return self._recorder.counters.copy()
 
-    def run(self, jobs: Sequence[Job], max_steps: int = MAX_STEPS) -> list[Answer]:
+    @property
+    def encoder(self) -> EncoderTotals:
+        """What its encoder did."""
+        return self._recorder.encoder
+
+    @property
+    def steps(self) -> list[StepStats]:
+        """What the steps of the last `run` said about drafting."""
+        return self._recorder.steps
+
+    def run(
+        self, jobs: Sequence[Job], max_steps: int = MAX_STEPS, lengths: Sequence[int] = ()
+    ) -> list[Answer]:
         """Run all jobs to their end and return their answers in order.
+
+        Args:
+            lengths: draft lengths, a new one before every step, over and over; none leaves K as it is.
 
         Raises:
             AssertionError: not done after `max_steps` engine steps, which is how a hang shows.
         """
         self.blocks.clear()
         self.scheduled.clear()
+        self.steps.clear()
         names = [f"job-{self._serial + i}" for i in range(len(jobs))]
         self._serial += len(jobs)
         internal: dict[str, str] = {}
@@ -185,6 +147,8 @@ class InProcessEngine:
                     names[i], {"prompt_token_ids": list(jobs[i].prompt)}, jobs[i].params()
                 )
                 self._number_of[internal[names[i]]] = i
+            if lengths:
+                self.core.set_draft_length(lengths[step % len(lengths)])
             for output in self.llm.step():
                 last[output.request_id] = output
             step += 1
@@ -205,7 +169,6 @@ class InProcessEngine:
         def recording_schedule(*args: Any, **kwargs: Any) -> Any:
             output = schedule(*args, **kwargs)
             self.scheduled.append(output)
-            self.free_encoder_slots.append(scheduler.encoder_cache_manager.num_free_slots)
             return output
 
         scheduler.schedule = recording_schedule
@@ -224,6 +187,8 @@ class InProcessEngine:
 
     def _record_blocks(self, sampled: torch.Tensor, drafted: torch.Tensor) -> None:
         for row, request in enumerate(self.runner.input_batch.req_ids):
+            if request not in self._number_of:  # one of several samples
+                continue
             outputs = self._outputs_of[request]
             outputs.extend(t for t in sampled[row].tolist() if t >= 0)
             self.blocks.append(
@@ -250,15 +215,20 @@ def engine(
     draft: Path | None = None,
     k: int | None = None,
     *,
+    short_block: bool = False,
     max_model_len: int = 256,
     max_encoder_len: int = 320,
     max_num_seqs: int = 4,
     **extra: Any,
 ) -> Iterator[InProcessEngine]:
-    """A float32 eager engine, unless `extra`, which goes to `EngineArgs`, says otherwise."""
+    """A float32 eager engine, unless `extra`, which goes to `EngineArgs`, says otherwise.
+
+    `short_block` drafts K tokens and no more; else the whole block, of which K are verified.
+    """
     speculative: dict[str, Any] | None = None
     if draft is not None:
         speculative = {"model": str(draft), "method": "dflash", "num_speculative_tokens": k}
+        speculative["short_block"] = short_block
     args: dict[str, Any] = {
         "model": str(verifier),
         "dtype": "float32",

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.engine
 
 DEMO = Path(plugin.__file__).parent / "demo"
 PAIRS = [("dflash", 1), ("dflash", 3), ("dflash", 7), ("dspark", 7), ("dflare", 7)]
-ACCEPTANCE = {1: 0.3, 3: 0.3, 7: 0.5}
+ACCEPTANCE = {1: 0.8, 3: 0.78, 7: 0.5}
+"""Accepted over drafted: at K = 3 a mean length of 3.34, where a block as short as K had 2.6."""
 SEED = 20_001
 
 
@@ -104,7 +105,7 @@ def test_b01_with_a_draft(served: Served, demo: GreedyReference, mixed: Prompts)
 
 
 def test_acceptance_on_fresh_questions(served: Served, demo: GreedyReference, questions: Prompts) -> None:
-    """More than half at the trained block, K = 7; a shorter block is another one than the draft was trained on."""
+    """More than half of the trained block, K = 7, and more of its beginnings: later positions are harder."""
     before = served.engine.counters
     answers = [served.engine.run([Job(prompt, NEW_TOKENS)])[0] for prompt in questions]
     assert wrong(answers, demo, questions) == []

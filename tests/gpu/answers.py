@@ -66,14 +66,19 @@ def check_accepted(
     assert sum(runs) > 0.1 * k * len(runs), "a fitted draft is often right"
 
 
-def check_joins(running: Any, reference: GreedyReference, prompts: Prompts) -> None:
-    """All prompts, four joining every third step and some aborted after nine: those that remain are transformers'."""
+def check_joins(
+    running: Any, reference: GreedyReference, prompts: Prompts, lengths: Sequence[int] = ()
+) -> None:
+    """All prompts, four joining every third step and some aborted after nine: those that remain are transformers'.
+
+    `lengths` are draft lengths, one a step, over and over.
+    """
     from tests.engine.harness import Job
 
     jobs = [
         Job(prompt, NEW_TOKENS, join_at=3 * (i // 4), ignore_eos=True, abort_after=9 if i % 7 == 3 else None)
         for i, prompt in enumerate(prompts)
     ]
-    got = running.run(jobs)
+    got = running.run(jobs, lengths=lengths)
     kept = [i for i, job in enumerate(jobs) if job.abort_after is None]
     assert differing([list(got[i].tokens) for i in kept], reference, [prompts[i] for i in kept]) == []

@@ -13,8 +13,9 @@ from tests.plugin.drafts.folders import write_draft, write_pair
 
 
 def test_names() -> None:
-    assert [split_name(text) for text in ("dflash:7", "dflash", "a:b", "hub/x:y:3")] == [
+    assert [split_name(text) for text in ("dflash:7", "dflash:3:short", "dflash", "a:b", "hub/x:y:3")] == [
         ("dflash", 7),
+        ("dflash", 3),
         ("dflash", None),
         ("a:b", None),
         ("hub/x:y", 3),
@@ -23,10 +24,13 @@ def test_names() -> None:
 
 def test_arms_become_settings(tmp_path: Path) -> None:
     folder = str(write_pair(tmp_path) / "dflash")
-    verifier, three, own = own_arms("verifier, mine:3,mine", {"mine": folder}, None)
-    assert dict(verifier.settings) == {"MODEL": folder, "DRAFT": "none", "VERIFIER": "", "K": ""}
+    verifier, three, own, short = own_arms("verifier, mine:3,mine,mine:3:short", {"mine": folder}, None)
+    unset = {"K": "", "SHORT_BLOCK": ""}
+    assert dict(verifier.settings) == {"MODEL": folder, "DRAFT": "none", "VERIFIER": "", **unset}
     assert (verifier.family, verifier.k) == (None, None)
-    assert dict(three.settings) == {"MODEL": "", "DRAFT": folder, "VERIFIER": "", "K": "3"}
+    assert dict(three.settings) == {"MODEL": "", "DRAFT": folder, "VERIFIER": "", **unset, "K": "3"}
+    assert dict(short.settings) == dict(three.settings) | {"SHORT_BLOCK": "true"}
+    assert (short.family, short.k, short.slug) == ("dflash", 3, "mine_3_short")
     assert (three.name, three.family, three.k, three.slug) == ("mine:3", "dflash", 3, "mine_3")
     assert (own.k, dict(own.settings)["K"]) == (7, "")
 
@@ -59,6 +63,7 @@ def test_wrong_arms(tmp_path: Path) -> None:
     for names, message in (
         ("mine:8", r"arm mine:8: K=8 does not fit .*block_size 8 allows 1 \.\.\. 7"),
         ("mine,mine", "arm mine is named twice"),
+        ("mine:short", "arm mine:short: say how short, as in mine:3:short"),
         (" , ", "--arms names no arm"),
     ):
         with pytest.raises(BenchError, match=message):

@@ -59,6 +59,19 @@ def attention_error(
     return float((got - want).abs().max())
 
 
+def rows_error(rows: slice, device: str, *, wrong: int = 0) -> float:
+    """Some queries of a prompt over all of its keys, but for the last `wrong` of them: the control."""
+    torch.manual_seed(0)
+    qkv = torch.randn(70, 8, 32)
+    q, k, v = qkv.split([4, 2, 2], dim=1)
+    want = bidirectional_attention(q, k, v, torch.tensor([0, 70]), 70, None, 0.3)[rows]
+    q, k, v = qkv.to(device).split([4, 2, 2], dim=1)
+    q = q[rows]
+    bounds = [torch.tensor([0, n], dtype=torch.int32, device=device) for n in (len(q), 70 - wrong)]
+    got = attend_prompts(q, k, v, bounds[0], len(q), None, 0.3, bounds[1]).cpu()
+    return float((got - want).abs().max())
+
+
 def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """vLLM's and transformers' Gemma norm."""
     wide = x.float()
@@ -138,12 +151,17 @@ def main() -> None:
                 for name, lengths in LENGTHS.items()
                 for window in WINDOWS
             },
+            "rows": {
+                str(rows): rows_error(rows, device)
+                for rows in (slice(0, 70), slice(0, 33), slice(33, 64), slice(69, 70))
+            },
             "norm_rope": {
                 f"{dim} {name}": norm_rope_difference(dim, dtype, device)
                 for dim in (32, 64)
                 for name, dtype in DTYPES.items()
             },
             "controls": {
+                "keys": 1e6 * rows_error(slice(0, 33), device, wrong=1),
                 "window": 1e6 * attention_error([37], 8, device, wrong=1),
                 "slot": cross_write_difference(next(iter(LAYOUTS)), torch.float32, device, wrong=1),
             },

@@ -44,6 +44,12 @@ def test_encoder_attention_equals_pytorchs(interpreted, name, window):
     assert interpreted["attention"][f"{name}, window {window}"] < 1e-5
 
 
+def test_some_rows_of_a_prompt_see_all_of_its_keys(interpreted):
+    errors = interpreted["rows"]
+    assert errors
+    assert all(error < 1e-5 for error in errors.values()), errors
+
+
 @pytest.mark.parametrize("kernel", ["norm_rope", "cross_write"])
 def test_fused_operations_equal_the_single_ones(interpreted, kernel):
     errors = interpreted[kernel]
@@ -52,7 +58,7 @@ def test_fused_operations_equal_the_single_ones(interpreted, kernel):
 
 
 def test_controls_the_comparisons_see_a_wrong_result(interpreted):
-    """A window off by one and a page shifted by one slot."""
+    """A key left out, a window off by one and a page shifted by one slot."""
     assert all(error > 100 * STEPS for error in interpreted["controls"].values()), interpreted["controls"]
 
 

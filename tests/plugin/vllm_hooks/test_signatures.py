@@ -11,7 +11,15 @@ import pkgutil
 import pytest
 
 import plugin
-from plugin.vllm_hooks import v1_runner, v2_runner
+from plugin.vllm_hooks import (
+    draft_length,
+    quick_launch,
+    step_stats,
+    v1_runner,
+    v2_batches,
+    v2_runner,
+    v2_sampling,
+)
 
 OWN_SIGNATURES = {"__init__", "forward"}
 """Constructors and modules' forwards have signatures of their own, by design."""
@@ -95,6 +103,10 @@ def test_control_a_moved_parameter_is_seen(monkeypatch):
 @pytest.mark.parametrize(
     "install",
     [
+        draft_length.utility,
+        draft_length.schedule_from_the_start,
+        draft_length.no_more_drafts_than_asked_for,
+        step_stats.steps_beside_vllms_statistics,
         v1_runner.encoder_outputs_in_batch_order,
         v1_runner.block_proposer,
         v1_runner.no_constraints_on_no_tokens,
@@ -103,6 +115,10 @@ def test_control_a_moved_parameter_is_seen(monkeypatch):
         v2_runner.compiled_decoder_beside_encoder_inputs,
         v2_runner.first_token_as_decode,
         v2_runner.mixed_decode_graphs,
+        v2_batches.parameters_of_new_requests_only,
+        v2_batches.tensors_of_an_unchanged_batch,
+        v2_sampling.greedy_steps,
+        quick_launch.quick_launches,
     ],
     ids=lambda install: install.__name__,
 )

@@ -8,7 +8,7 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu import cudagraph_utils
 from vllm.v1.worker.gpu.model_runner import BatchReqState
 
-from plugin.verifier.decode_graphs import DecodeGraphManager, mixed_sizes
+from plugin.verifier.decode_graphs import FEW_REQUESTS, DecodeGraphManager, mixed_sizes
 from plugin.vllm_hooks import v2_runner
 
 K = 3
@@ -128,14 +128,32 @@ def chosen(made, query_lens, bound):
     return found.cg_mode.name, found.num_tokens, found.num_reqs, found.uniform_token_count
 
 
-def test_uniform_steps_keep_their_own_graphs_and_mixed_ones_get_the_next_larger(monkeypatch):
+def test_uniform_steps_have_graphs_of_their_own_and_mixed_ones_get_the_next_larger(monkeypatch):
     made = manager(monkeypatch)
     assert chosen(made, [4], 4) == ("FULL", 4, 1, 4)
     assert chosen(made, [4] * 4, 4) == ("FULL", 16, 4, 4)
+    assert chosen(made, [1], 1) == ("FULL", 1, 1, 1)
+    assert chosen(made, [1] * 8, 1) == ("FULL", 8, 8, 1)
+    assert chosen(made, [3] * 3, 3) == ("FULL", 12, 4, 3)
     assert chosen(made, [4, 4, 1], 4) == ("FULL", 16, 8, None)
-    assert chosen(made, [1], 1) == ("FULL", 4, 4, None)
-    assert chosen(made, [1] * 8, 1) == ("FULL", 8, 8, None)
+    assert chosen(made, [2, 1], 2) == ("FULL", 4, 4, None)
     assert chosen(made, [4] * 7 + [1], 4) == ("FULL", 32, 8, None)
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 3, 8, 64, 256])
+def test_every_k_and_batch_size_has_a_graph_and_there_are_not_many(monkeypatch, max_num_seqs):
+    """As vLLM sizes them for a block of eight: 512 tokens at most."""
+    sizes = [n for n in (1, 2, 4, *range(8, 513, 8)) if n <= 16 * max_num_seqs]
+    made = manager(monkeypatch, k=7, max_num_seqs=max_num_seqs, sizes=sizes)
+    for query_len in range(1, 9):
+        for num_reqs in range(1, min(max_num_seqs, 512 // query_len) + 1):
+            mode, num_tokens, padded, uniform = chosen(made, [query_len] * num_reqs, query_len)
+            assert mode == "FULL"
+            assert padded >= num_reqs and num_tokens <= max(8, 2 * query_len * num_reqs)
+            assert uniform == query_len or (num_reqs > 32 or num_reqs > max_num_seqs // 2)
+    graphs = made._capture_descs[CUDAGraphMode.FULL]
+    shorter = [d for d in graphs if d.uniform_token_count not in (None, 8)]
+    assert len(shorter) <= 7 * len(FEW_REQUESTS)
 
 
 def test_real_prefills_stay_out_of_decode_graphs(monkeypatch):
@@ -149,8 +167,11 @@ def test_the_largest_graph_is_captured_first(monkeypatch):
     assert len(set(manager(monkeypatch)._capture_descs[CUDAGraphMode.FULL])) == len(tokens)
 
 
-def test_other_models_and_engines_without_drafts_get_no_mixed_graphs(monkeypatch):
+def test_other_models_and_engines_without_drafts_get_no_graphs_of_ours(monkeypatch):
     for made in (manager(monkeypatch, model_type="gemma3"), manager(monkeypatch, k=0)):
+        assert {d.uniform_token_count for d in made._capture_descs[CUDAGraphMode.FULL]} == {
+            made.decode_query_len
+        }
         assert all(d.max_query_len is None for descs in made._capture_descs.values() for d in descs)
 
 
