@@ -38,7 +38,7 @@ MEANINGS = {
     "ready_s_*": "seconds from start to /ready",
     "gateway_over_vllm_serve_rps": "requests/s of the gateway over plain `vllm serve`",
     "gateway_over_vllm_serve_ttft": "time to first token of the gateway over plain `vllm serve`",
-    "ttft_hit_over_miss_*": "first token of a prompt whose encoder states are held over that of a new one, by its tokens",
+    "ttft_hit_over_miss_*": "first token of a prompt whose encoder states are held over a new one's, by its tokens",
     "limit_prompt_s": "first token of a prompt as long as the model takes, seconds",
     "worst_gap_over_median_alone": "the longest of the gaps between tokens over their median, four streams",
     "worst_gap_over_median_beside_long_prompts": "the same beside a new prompt of 8 192 tokens a second",
