@@ -60,14 +60,15 @@ def _build() -> FastAPI:
     try:
         refuse_other_plugins()
         asked = load_settings()
-        found = resolve(asked.model, asked.draft, asked.verifier, asked.k, asked.checkpoints_dir)
+        k = None if asked.k == "auto" else asked.k
+        found = resolve(asked.model, asked.draft, asked.verifier, k, asked.checkpoints_dir)
         from app.factory import create_app
 
         application = create_app(asked, found)
     except (SettingsError, CheckpointError) as error:
         raise SystemExit(f"t5gemma2: {error}") from None
     if names := service_variables():
-        text = "%s: no settings, but what Kubernetes tells of a service; ignored"
+        text = "%s: no settings, but what Kubernetes or Docker tells of a service; ignored"
         logging.getLogger("app").warning(text, ", ".join(names))
     return application
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,12 @@ class Admission:
         """`batch` sequences run at a time and `queue` more may wait."""
         self.limit = batch + queue
         self.in_flight = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def emptied(self) -> None:
+        """Until none is running or waiting."""
+        await self._empty.wait()
 
     @contextmanager
     def enter(self, sequences: int) -> Iterator[None]:
@@ -34,7 +41,10 @@ class Admission:
         if self.in_flight + sequences > self.limit:
             raise QueueFull(f"{self.in_flight} sequences are running or waiting, at most {self.limit} may be")
         self.in_flight += sequences
+        self._empty.clear()
         try:
             yield
         finally:
             self.in_flight -= sequences
+            if not self.in_flight:
+                self._empty.set()

@@ -6,14 +6,15 @@ milliseconds; `app.vllm_engine` is the one adapter that stands behind them in pr
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from app.drafts.identity import Identity
-from app.drafts.ledger import Ledger
+from app.drafts.ledger import StepRecorder
 from app.settings import Settings
+from plugin.drafts.checkpoint import Checkpoints
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
@@ -41,7 +42,7 @@ class Sampling:
     The names are those of vLLM's parameters and of the request's fields, whose values are passed on by name; a field
     added here and to the request is served. `structured_outputs` holds exactly one constraint (json, regex, choice,
     grammar, json_object, structural_tag) and its options, `repetition_detection` the three numbers of it. `logprobs`
-    counts alternatives per token.
+    counts alternatives per token. `bad_words` are token sequences, whose last is never generated after the others.
     """
 
     n: int = 1
@@ -65,7 +66,7 @@ class Sampling:
     logprob_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
-    bad_words: Sequence[str] = ()
+    bad_words: Sequence[Sequence[int]] = ()
     structured_outputs: Mapping[str, Any] | None = None
     repetition_detection: Mapping[str, int] | None = None
     stream_interval: int | None = None
@@ -95,7 +96,8 @@ class TokenLogprob:
 @dataclass(frozen=True, slots=True)
 class SpecMetrics:
     """Acceptance of one sequence: `histogram[j]` counts the draft steps of which j draft tokens were accepted. The
-    engine counts whole steps, `received` what is in the output.
+    engine counts whole steps, `received` what is in the output. The lists by step also have the steps that verified
+    no draft, since K was 0; their `per_step_drafted` is 0.
     """
 
     num_spec_tokens: int
@@ -106,7 +108,7 @@ class SpecMetrics:
 
     def received(self, tokens: int) -> SpecMetrics:
         """The same of an output of so many tokens: what was accepted behind its end, in the last step, is left out. The
-        first token comes before any draft, and each step adds one of the verifier's own to those it accepted. Without
+        first token comes before any step, and each step adds one of the verifier's own to those it accepted. Without
         `per_step_accepted` nothing can be left out.
         """
         left, steps = tokens - 1, []
@@ -115,7 +117,8 @@ class SpecMetrics:
             left -= accepted + 1
         if not steps:
             return self
-        histogram = [steps.count(j) for j in range(len(self.histogram))]
+        drafted = [taken for taken, k in zip(steps, self.per_step_drafted, strict=True) if k]
+        histogram = [drafted.count(j) for j in range(len(self.histogram))]
         return replace(self, histogram=histogram, per_step_accepted=steps)
 
 
@@ -131,6 +134,7 @@ class RequestTiming:
 @dataclass(slots=True)
 class Sample:
     """What one sequence gained since the last step: new text, new token ids, their logprobs, and its end if ended.
+    `logprobs` are made as they are read, once.
 
     `stop_reason` is the stop string or stop token id that ended it; `spec` comes with the end.
     """
@@ -138,7 +142,7 @@ class Sample:
     index: int
     text: str
     token_ids: Sequence[int]
-    logprobs: Sequence[TokenLogprob] | None = None
+    logprobs: Iterable[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     spec: SpecMetrics | None = None
@@ -146,11 +150,15 @@ class Sample:
 
 @dataclass(slots=True)
 class Step:
-    """One output of the engine for one prompt; several engine steps may be merged in it when the reader lags."""
+    """One output of the engine for one prompt; several engine steps may be merged in it when the reader lags.
+
+    `cached_tokens` is how much of the prompt the encoder did not have to run over for this request: all or nothing.
+    """
 
     samples: Sequence[Sample]
     finished: bool = False
     timing: RequestTiming | None = None
+    cached_tokens: int | None = None
 
 
 class Tokenizer(Protocol):
@@ -175,8 +183,8 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
 
-    def spellings(self, text: str, at_most: int) -> list[list[int]]:
-        """Every sequence of tokens that writes the text, or `at_most` of them if there are more."""
+    def spellings(self, text: str, at_most: int, among: Collection[int] | None = None) -> list[list[int]]:
+        """The sequences of tokens (of `among`, if given) that write the text, the shortest first, `at_most` of them."""
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of one id."""
@@ -187,7 +195,9 @@ class EngineFacts:
     """What the started engine knows of itself. Lengths in tokens.
 
     `vocab_size` is the model config's (the width of the logits), not the tokenizer's; `dtype` is that of weights and
-    activations. `default_sampling` holds the generation config's values for fields that a request leaves out.
+    activations. `end_ids` end an output by themselves. `default_sampling` holds the generation config's values for
+    fields that a request leaves out. `checkpoints` are what was loaded, hub ids now folders; None: as
+    asked for.
     """
 
     vocab_size: int
@@ -195,7 +205,9 @@ class EngineFacts:
     max_encoder_len: int
     has_draft: bool
     dtype: str
+    end_ids: frozenset[int] = frozenset()
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: Checkpoints | None = None
 
 
 class Engine(Protocol):
@@ -217,6 +229,14 @@ class Engine(Protocol):
 
     def uncounted(self) -> AbstractAsyncContextManager[None]:
         """Requests within the block are in no metric and not in the ledger: for those that no client sent."""
+
+    async def set_draft_length(self, k: int) -> None:
+        """From the next step on so many draft tokens are verified for each request, 0 ... the block's; returns once
+        every data-parallel engine knows.
+
+        Raises:
+            EngineDead: its process is gone.
+        """
 
     async def check_health(self) -> None:
         """Returns while the engine lives.
@@ -241,7 +261,7 @@ class EnginePlan:
 
     settings: Settings
     identity: Identity
-    ledger: Ledger
+    ledger: StepRecorder
     progress: Progress
 
 

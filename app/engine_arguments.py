@@ -12,8 +12,6 @@ from plugin.drafts.checkpoint import Checkpoints
 
 BATCHED_TOKENS = 2048
 """Tokens of one engine step unless a full request or a full batch needs more."""
-CPU_CACHE_MIN = 256 << 20
-"""Bytes; the K/V cache on the CPU is never made smaller by default."""
 
 
 def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -> dict[str, Any]:
@@ -21,7 +19,8 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
     model class makes the difference.
     """
     settings, identity = plan.settings, plan.identity
-    full_batch = identity.max_num_seqs * (1 + (identity.k or 0))
+    longest = 0 if identity.draft is None else identity.draft.max_k
+    full_batch = identity.max_num_seqs * (1 + longest)
     needed = max(BATCHED_TOKENS, identity.max_encoder_len, identity.max_model_len, full_batch)
     arguments: dict[str, Any] = {
         "model": checkpoints.verifier.path,
@@ -33,6 +32,13 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
         "hf_overrides": {"max_source_positions": identity.max_encoder_len},
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
+        "ec_manager_config": {
+            "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
+            "manager_config": {
+                "cache_bytes": settings.encoder_cache_bytes,
+                "busy_step_tokens": settings.max_encoder_tokens_per_step or (32 if on_cpu else 512),
+            },
+        },
         "seed": settings.seed,
         "data_parallel_size": settings.data_parallel_size,
         "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
@@ -45,6 +51,8 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
             "method": "dflash",
             "num_speculative_tokens": checkpoints.k,
         }
+        if settings.short_block:
+            arguments["speculative_config"]["short_block"] = True
         # Any request may ask for its steps, and to keep them costs the scheduler two list entries a step.
         arguments["per_request_spec_decode_metrics"] = "detailed"
     return arguments
@@ -55,17 +63,3 @@ def dtype(asked: str, stored: str, on_cpu: bool) -> str:
     if asked != "auto":
         return asked
     return "float32" if on_cpu and stored == "float32" else "bfloat16"
-
-
-def cpu_cache_bytes(config: Any, max_encoder_len: int) -> int:
-    """K/V bytes for a full batch of full requests, twice over for block rounding; vLLM's own default on the CPU is a
-    share of the whole machine's memory, which other programs may need.
-    """
-    decoder = config.model_config.hf_config.decoder
-    draft_layers = 0
-    if config.speculative_config is not None:
-        draft_layers = config.speculative_config.draft_model_config.hf_config.num_hidden_layers
-    own = (decoder.num_hidden_layers + draft_layers) * config.model_config.max_model_len
-    cross = decoder.num_hidden_layers * max_encoder_len
-    item = 2 * decoder.num_key_value_heads * decoder.head_dim * config.model_config.dtype.itemsize
-    return max(CPU_CACHE_MIN, 2 * config.scheduler_config.max_num_seqs * (own + cross) * item)

@@ -1,8 +1,9 @@
 """Reading the settings: from the environment and a `.env` file, with every refusal worded for a person.
 
 pydantic-settings ignores names that it does not know, so a misspelt variable would silently do nothing; here it is
-refused with the nearest name. Kubernetes describes each service of a namespace in every container's environment; what
-it says of a service whose name begins with `t5gemma` looks like our variables and is none.
+refused with the nearest name. Kubernetes describes each service of a namespace in every container's environment, and
+Docker each linked container; what they say of one whose name begins with `t5gemma` looks like our variables and is
+none.
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ from app.settings import PREFIX, Settings, SettingsError, variable
 _UVICORN_FLAGS = {"HOST": "--host", "PORT": "--port", "WORKERS": "--workers", "LOG_LEVEL": "--log-level"}
 ENTRY_POINT: Final = "t5gemma2"
 """The name of our vLLM plugins."""
-_MISSPELT: Final = 0.85
-"""How much alike (difflib's ratio) a name that only looks like one of ours is before it is taken for a slip."""
+_MISSPELT: Final = 0.8
+"""How much alike (difflib's ratio) what follows a misspelt prefix is to a setting before it is taken for one."""
+_OTHERS: Final = "TXGEMMA_"
+"""The one prefix of another product's that is a slip away from ours."""
 _SERVICE: Final = re.compile(
     rf"{PREFIX}([A-Z0-9_]+_)?((SERVICE_HOST|PORT_\d+_(TCP|UDP|SCTP)_ADDR)=[0-9a-fA-F.:]+"
     r"|(SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)_PORT)=\d+"
-    r"|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://\S+|PORT_\d+_(TCP|UDP|SCTP)_PROTO=(tcp|udp|sctp))"
+    r"|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://\S+|PORT_\d+_(TCP|UDP|SCTP)_PROTO=(tcp|udp|sctp)"
+    r"|NAME=/[^/]+/[^/]+|ENV_.*)",
+    re.DOTALL,
 )
-"""`NAME=value` as Kubernetes injects it for a service, by names and values."""
+"""`NAME=value` as Kubernetes injects it for a service and Docker for a link, by names and values. Docker passes on the
+linked container's own variables, too, as `..._ENV_...`.
+"""
 
 
 def load_settings(env_file: Path | str | None = ".env", **overrides: Any) -> Settings:
@@ -74,8 +81,9 @@ def refuse_other_plugins() -> None:
 
 
 def service_variables() -> list[str]:
-    """Names in the environment that Kubernetes injected for a service; they are no settings."""
-    return sorted(name for name, value in os.environ.items() if _SERVICE.fullmatch(f"{name}={value}"))
+    """Names in the environment that Kubernetes or Docker injected for a service; they are no settings."""
+    found = {name for name, value in os.environ.items() if _SERVICE.fullmatch(f"{name}={value}")}
+    return sorted(found - {variable(field) for field in Settings.model_fields})
 
 
 def _refuse_names(given: Mapping[str, Assigned]) -> None:
@@ -101,8 +109,8 @@ def _refuse_unknown(name: str, known: list[str], where: str) -> None:
         )
         nearest = [PREFIX + one for one in near]
     else:
-        nearest = difflib.get_close_matches(asked, known, n=1, cutoff=_MISSPELT)
-        if not nearest or asked[0] != PREFIX[0]:
+        nearest = _meant(asked, known)
+        if not nearest:
             return
     hint = "`t5gemma2 serve --help` names them all"
     if flag := _UVICORN_FLAGS.get(asked.removeprefix(PREFIX)):
@@ -110,6 +118,32 @@ def _refuse_unknown(name: str, known: list[str], where: str) -> None:
     elif nearest:
         hint = f"did you mean {nearest[0]}?"
     raise SettingsError(f"{where}{name} is not a setting: {hint}")
+
+
+def _meant(name: str, known: list[str]) -> list[str]:
+    """The setting that was meant, if the name begins with our prefix but for one slip, in its first letter none, and
+    goes on as a setting does. Names of other programs share endings with ours (`TGI_DTYPE`), not beginnings.
+    """
+    if name[0] != PREFIX[0] or name.startswith(_OTHERS):
+        return []
+    for length in (len(PREFIX) - 1, len(PREFIX), len(PREFIX) + 1):
+        if _one_slip(name[:length], PREFIX):
+            rest = [one.removeprefix(PREFIX) for one in known]
+            near = difflib.get_close_matches(name[length:], rest, n=1, cutoff=_MISSPELT)
+            if near:
+                return [PREFIX + near[0]]
+    return []
+
+
+def _one_slip(one: str, other: str) -> bool:
+    """One character is left out, added or another, or two neighbours are exchanged."""
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    one, other = one[same:], other[same:]
+    return (
+        one[1:] in (other, other[1:])
+        or one == other[1:]
+        or (one[:2] == other[1::-1] and one[2:] == other[2:])
+    )
 
 
 def _line(detail: Any, given: Mapping[str, Assigned]) -> str:

@@ -57,8 +57,16 @@ class Unauthorized(ApiError):
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
+class Forbidden(ApiError):
+    status, type = 403, "PermissionDeniedError"
+
+
 class NotFound(ApiError):
     status, type = 404, "NotFoundError"
+
+
+class Conflict(ApiError):
+    status, type = 409, "ConflictError"
 
 
 class BodyTooLarge(ApiError):
@@ -125,6 +133,16 @@ def from_validation(error: ValidationError) -> BadRequest:
     if not path:
         return BadRequest(f"the body cannot be read: {reason}")
     return BadRequest(f"{path[0]}: {reason}", path[0])
+
+
+def in_one_line(error: BaseException) -> str:
+    """What a person needs to know of it. vLLM refuses arguments by pydantic, whose first line holds no reason."""
+    if isinstance(error, ValidationError):
+        reasons = [detail["msg"] for detail in error.errors(include_url=False, include_input=False)]
+        words = "; ".join(" ".join(reason.removeprefix("Value error, ").split()) for reason in reasons)
+    else:
+        words = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def envelope(error: ApiError) -> dict[str, Any]:

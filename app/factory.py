@@ -26,21 +26,26 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app import errors
 from app.completions.request import CompletionRequest
+from app.completions.sse import LAST_WORDS_S
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
 from app.engine import Engine, EngineFactory, EnginePlan
 from app.gateway import Gateway
 from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
-from app.routes import completions, drafts, health, models, tokenize
+from app.routes import completions, documentation, drafts, health, models, switches, tokenize
+from app.routes.switches import ActiveRequest, KRequest
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
 from app.settings import Settings
+from app.uvicorn_command import bound_shutdown
 from plugin.drafts.checkpoint import Checkpoints
 
 log = logging.getLogger("app")
 
-BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest)
+BODIES = (CompletionRequest, TokenizeRequest, DetokenizeRequest, KRequest, ActiveRequest)
 METHODS = frozenset(HTTPMethod)
+CUT_OFF_S = LAST_WORDS_S + 1
+"""Seconds after the grace time when clients that have not read the end of their replies are cut off."""
 ENGINE_LOST = 1
 """Exit code when the engine failed or died, so that a supervisor starts the server again."""
 
@@ -68,6 +73,8 @@ class _Application(FastAPI):
                 for operation in operations.values():
                     # FastAPI writes it wherever there is a parameter; field errors are 400 here.
                     operation["responses"].pop("422", None)
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schema["components"]["schemas"].pop(unused, None)
             self.openapi_schema = schema
         return self.openapi_schema
 
@@ -89,10 +96,12 @@ def create_app(
         description="Completions with a speculative draft, and the truth about the draft.",
         root_path=settings.root_path or "",
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        redoc_url=None,
         lifespan=_lifespan,
     )
     app.state.gateway = gateway
-    for part in (completions, models, drafts, health, tokenize):
+    for part in (completions, models, drafts, switches, health, tokenize, documentation):
         app.include_router(part.router)
     errors.install(app)
     _wrap(app, settings)
@@ -122,7 +131,7 @@ def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
     ready, in_flight = lambda: gateway.phase == "ready", lambda: gateway.admission.in_flight
-    own.register(DraftCollector(gateway.identity, gateway.ledger, ready, in_flight))
+    own.register(DraftCollector(lambda: (gateway.identity, gateway.drafting), ready, in_flight))
     Instrumentator(
         registry=own,
         should_group_status_codes=False,
@@ -155,6 +164,7 @@ def _count_replies(registry: CollectorRegistry) -> Callable[[Info], None]:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     gateway: Gateway = app.state.gateway
+    bound_shutdown(gateway.settings.shutdown_grace_s + CUT_OFF_S)
     gateway.on_end = lambda: signal.raise_signal(signal.SIGTERM)
     async with AsyncExitStack() as stack:
         stack.callback(_listen(gateway))

@@ -8,49 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import threading
-import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from app.address import ListeningAddress, invitation
 from app.admission import Admission
+from app.child_processes import end_children
+from app.drafts.drafting import Drafting
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.drafts.probe import Probe
 from app.engine import Engine, EngineDead, EngineFactory, EngineFacts, EnginePlan
-from app.errors import Dead, Loading, ShuttingDown
+from app.errors import Dead, Loading, ShuttingDown, in_one_line
 from app.probing import probe
 from app.progress import LoadingProgress
 from app.scope import Running
 from app.settings import Settings, SettingsError, variable
 from app.tokenizing import TokenizerPool
-from app.warm_up import PROMPT, WarmUpError, warm_up
+from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
+from app.watching import until_dead
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
 
 Phase = Literal["loading", "ready", "draining", "failed", "dead", "stopped"]
-HEALTH_POLL_S = 0.5
-LOADING_STOP_S = 5.0
-"""Seconds that a half-loaded engine's processes get to end after SIGTERM."""
 
 
 _WORDED = (ValidationError, SettingsError, CheckpointError, WarmUpError)
 """Refusals whose message says all; of anything else the log has the traceback too."""
-
-
-def _in_one_line(error: BaseException) -> str:
-    """What a person needs to know. vLLM refuses arguments by pydantic, whose first line holds no reason."""
-    if isinstance(error, ValidationError):
-        reasons = [detail["msg"] for detail in error.errors(include_url=False, include_input=False)]
-        words = "; ".join(" ".join(reason.removeprefix("Value error, ").split()) for reason in reasons)
-    else:
-        words = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class Gateway:
@@ -59,7 +48,7 @@ class Gateway:
     def __init__(self, settings: Settings, identity: Identity, factory: EngineFactory) -> None:
         self.settings = settings
         self.identity = identity
-        self.ledger = Ledger(identity.k or 0, settings.stats_window_s)
+        self.drafting = Drafting(identity.draft, identity.k, settings)
         self.admission = Admission(
             settings.max_num_seqs * settings.data_parallel_size, settings.max_queued_requests
         )
@@ -74,6 +63,12 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
         self._address = ListeningAddress()
+        self._watching: asyncio.Task[None] | None = None
+        self._fallback: tuple[Identity, Drafting] | None = None
+        self.switch_failure: str | None = None
+        """Why the last change of checkpoints was taken back."""
+        self.history: dict[str, Drafting] = {}
+        """What drafts that were served before the present one achieved, by path."""
         self.probe: Probe | None = None
         """What the draft did before the first request, if it was tried."""
         self.on_end: Callable[[], None] = lambda: None
@@ -93,6 +88,11 @@ class Gateway:
         if self.phase == "draining":
             raise ShuttingDown("the server is shutting down")
         raise Dead(f"the engine is {self.phase}")
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the loaded draft achieved."""
+        return self.drafting.ledger
 
     @property
     def stage(self) -> str:
@@ -117,10 +117,57 @@ class Gateway:
         self._started = True
         values = self.settings.model_dump(mode="json", exclude_none=True)
         log.info("settings: %s", " ".join(f"{variable(name)}={value}" for name, value in values.items()))
-        loop = asyncio.get_running_loop()
         self._address.watch()
+        self._begin_loading()
+
+    def _begin_loading(self) -> None:
+        loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.progress.remind_until(self._loaded)))
         threading.Thread(target=self._load, args=(loop,), name="load-engine", daemon=True).start()
+
+    async def reload(self, identity: Identity, drafting: Drafting) -> None:
+        """Serves other checkpoints from now on. Requests that were accepted end first, new ones are told to come back;
+        what was served before is served again when the others fail, and `switch_failure` says why they did.
+
+        Raises:
+            Loading, ShuttingDown, Dead: nothing can be served, before or afterwards.
+        """
+        self.engine()
+        self.phase, self.switch_failure, self.progress = "loading", None, LoadingProgress()
+        self._loaded.clear()
+        self.progress(
+            "drain", f"{self.admission.in_flight} sequences end before other checkpoints are loaded"
+        )
+        await self.admission.emptied()
+        if self.phase == "loading":
+            self._fallback = self.identity, self.drafting
+            self._serve(identity, drafting)
+            await self._load_anew()
+            await self.loaded()
+        self.engine()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Goes on when nobody waits for it any more; ends with the server."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        return task
+
+    def _serve(self, identity: Identity, drafting: Drafting) -> None:
+        self.drafting.detach()
+        if self.identity.draft is not None:
+            self.history[self.identity.draft.path] = self.drafting
+        drafting.ledger.encoder = self.drafting.encoder  # its counts are the server's, not a draft's
+        self.identity, self.drafting = identity, drafting
+        self.history.pop(identity.draft.path if identity.draft is not None else "", None)
+
+    async def _load_anew(self) -> None:
+        engine, self._engine = self._engine, None
+        if self._watching is not None:
+            self._watching.cancel()
+        if engine is not None:
+            await asyncio.to_thread(engine.shutdown)
+        if self.phase == "loading":
+            self._begin_loading()
 
     async def loaded(self) -> None:
         """Until loading has ended, well or badly."""
@@ -128,7 +175,7 @@ class Gateway:
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            engine = self._factory(EnginePlan(self.settings, self.identity, self.ledger, self.progress))
+            engine = self._factory(EnginePlan(self.settings, self.identity, self.drafting, self.progress))
         except BaseException as error:
             loop.call_soon_threadsafe(self._failed, error)
         else:
@@ -136,18 +183,23 @@ class Gateway:
 
     def _built(self, engine: Engine) -> None:
         self._engine = engine
+        if (loaded := engine.facts.checkpoints) is not None:
+            self.identity = replace(self.identity, checkpoints=loaded)
         if self.phase == "loading":
-            self._tasks.append(asyncio.get_running_loop().create_task(self._warm_up(engine)))
+            self.in_background(self._warm_up(engine))
         else:
             self._loaded.set()
 
     async def _warm_up(self, engine: Engine) -> None:
         try:
             if self.settings.warm_up:
-                await warm_up(engine, self.identity, self.progress)
+                await warm_up(engine, self.identity, self.progress, self.drafting.lengths)
+            await self.drafting.attach(engine.set_draft_length, engine.facts.checkpoints, engine.facts.dtype)
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
+        except EngineDead as error:
+            self._failed(cannot_run(self.identity, "the engine did not survive the probe", error))
         except Exception as error:
             self._failed(error)
         else:
@@ -157,8 +209,8 @@ class Gateway:
         self._loaded.set()
         if self.phase != "loading":
             return
-        self.phase = "ready"
-        self._tasks.append(asyncio.get_running_loop().create_task(self._watch(engine)))
+        self.phase, self._fallback = "ready", None
+        self._watching = self.in_background(until_dead(engine, self._died))
         url = self._address.url
         where = f" on {url}" if url else ""
         log.info("[%5.1f s] ready: serving %s%s", self.progress.seconds, self.identity.model_name, where)
@@ -166,22 +218,20 @@ class Gateway:
             log.info(invitation(url, PROMPT, bool(self.settings.api_keys)))
 
     def _failed(self, error: BaseException) -> None:
+        if self.phase == "loading" and self._fallback is not None:
+            self.switch_failure, fallback = in_one_line(error), self._fallback
+            self._fallback = None
+            log.error("other checkpoints cannot be served, back to the former: %s", self.switch_failure)
+            self._serve(*fallback)
+            self.in_background(self._load_anew())
+            return
         self._loaded.set()
         if self.phase != "loading":
             return
-        self.phase, self.failure = "failed", _in_one_line(error)
+        self.phase, self.failure = "failed", in_one_line(error)
         trace = None if isinstance(error, _WORDED) else error
         log.error("the engine did not start: %s", self.failure, exc_info=trace)
         self.on_end()
-
-    async def _watch(self, engine: Engine) -> None:
-        while True:
-            try:
-                await engine.check_health()
-            except EngineDead as error:
-                self._died(str(error))
-                return
-            await asyncio.sleep(HEALTH_POLL_S)
 
     def _died(self, why: str) -> None:
         if self.phase in ("ready", "draining"):
@@ -215,24 +265,15 @@ class Gateway:
         if self.phase in ("ready", "loading"):
             self.phase = "draining"
         self.interrupt_all()
+        self.drafting.detach()
         self._address.forget()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._engine is None and not self._loaded.is_set():
-            await self._stop_loading()
+            await end_children(self._loaded)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown)
         self.tokenizing.close()
         self._loaded.set()  # also where the warm-up was cut off
         self.phase = self.phase if self.broken else "stopped"
-
-    async def _stop_loading(self) -> None:
-        """The loading thread cannot be interrupted; taking its child processes away makes it fail or is the end."""
-        deadline = time.monotonic() + LOADING_STOP_S
-        while time.monotonic() < deadline and not self._loaded.is_set():
-            for child in multiprocessing.active_children():
-                child.terminate()
-            await asyncio.sleep(0.1)
-        for child in multiprocessing.active_children():
-            child.kill()

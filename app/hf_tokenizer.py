@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from tokenizers.models import BPE
 
+from app.cancellation import check
 from app.windows import WINDOW, parts
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -60,11 +62,15 @@ class ThreadSafeTokenizer:
             return list(self._whole(text, add_special_tokens).ids)
         before, after = self._around if add_special_tokens else ([], [])
         ids = list(before)
-        for part in parts(text, lambda piece: self._whole(piece, False)):
+        for part in parts(text, self._window):
             ids += part
             if enough is not None and len(ids) >= enough:
                 return ids
         return ids + after
+
+    def _window(self, text: str) -> Any:
+        check()
+        return self._whole(text, False)
 
     def _whole(self, text: str, add_special_tokens: bool) -> Any:
         # The batch call alone lets go of the interpreter's lock.
@@ -84,24 +90,34 @@ class ThreadSafeTokenizer:
         (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return text
 
-    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+    def spellings(self, text: str, at_most: int, among: Collection[int] | None = None) -> list[list[int]]:
         # In the vocabulary's own letters; a byte that stands for itself is one letter.
         letters: list[str] = []
         for token_id in self._whole(text, False).ids:
             name = self.token(token_id)
             letters += [name] if _BYTE.fullmatch(name) else name
-        found: list[list[int]] = []
-        begun: list[tuple[int, list[int]]] = [(0, [])]
-        while begun and len(found) < at_most:
-            at, ids = begun.pop()
-            if at == len(letters):
-                found.append(ids)
-                continue
-            for end in range(at + 1, min(len(letters), at + self._longest) + 1):
+        size, usable = len(letters), None if among is None else frozenset(among)
+        # Of each place: the tokens that begin there, as (end, id), and as bits how many tokens may follow it.
+        begun: list[list[tuple[int, int]]] = [[] for _ in letters]
+        counts = [0] * size + [1]
+        for at in reversed(range(size)):
+            for end in range(min(size, at + self._longest), at, -1):
                 token_id = self._backend.token_to_id("".join(letters[at:end]))
-                if token_id is not None and token_id not in self._special:
-                    begun.append((end, [*ids, token_id]))
-        return found
+                if token_id is None or token_id in self._special or (usable and token_id not in usable):
+                    continue
+                begun[at].append((end, token_id))
+                counts[at] |= counts[end] << 1
+
+        def divisions(at: int, count: int) -> Iterator[list[int]]:
+            if at == size:
+                yield []
+                return
+            for end, token_id in begun[at]:
+                if counts[end] >> (count - 1) & 1:
+                    yield from ([token_id, *rest] for rest in divisions(end, count - 1))
+
+        every = (ids for count in range(1, size + 1) if counts[0] >> count & 1 for ids in divisions(0, count))
+        return list(islice(every, at_most))
 
     def token(self, token_id: int) -> str:
         return self._backend.id_to_token(token_id) or ""

@@ -75,7 +75,9 @@ async def probe(engine: Engine, identity: Identity, limit_s: float = LIMIT_S) ->
 
 
 async def _answer(engine: Engine, number: int, text: str, sampling: Sampling) -> SpecMetrics | None:
-    ids = engine.tokenizer.encode(text, True)[: engine.facts.max_encoder_len]
+    ids = engine.tokenizer.encode(text, True)
+    if len(ids) > engine.facts.max_encoder_len:  # half a question would tell nothing
+        return None
     request = GenerateRequest(f"probe-{number}", ids, sampling, stream=False)
     spec = None
     try:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.comma_lists import CommaList, SecretList
 
 PREFIX = "T5GEMMA_"
 DEFAULT_MAX_POSITIONS = 4096
@@ -23,24 +25,8 @@ class SettingsError(ValueError):
     """A variable is unknown or has a value that cannot be used; the message is one line naming both."""
 
 
-def _comma_list(value: object) -> object:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
-def _keys(value: object) -> object:
-    keys = _comma_list(value)
-    if isinstance(value, str) and not keys:
-        raise ValueError("names no key; unset it to serve without keys")
-    return keys
-
-
 Level = Literal["none", "summary", "detailed"]
 """How much of its speculative decoding a response tells."""
-
-CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
-SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_keys)]
 
 
 class Settings(BaseSettings):
@@ -65,12 +51,38 @@ class Settings(BaseSettings):
         None,
         description="Verifier to use instead of the one that the draft's config names; local folder or hub id.",
     )
-    k: int | None = Field(
+    k: int | Literal["auto"] | None = Field(
         None,
-        ge=1,
-        description="Draft tokens per step, 1 ... block_size - 1. Unset: the checkpoint's own;"
-        " smaller pays when the later positions are seldom accepted (see /drafts/stats), but it also shortens the block"
-        " that the draft sees, which lowers all positions.",
+        description="Draft tokens per step, 1 ... block_size - 1, or `auto`: what proves fastest, 0 included. Unset:"
+        " the checkpoint's own. The draft fills its whole block at every K; smaller pays when the later positions are"
+        " seldom accepted (see /drafts/stats).",
+    )
+    k_floor: int = Field(0, ge=0, description="The smallest K that auto chooses; 0 lets it stop drafting.")
+    k_ceiling: int | None = Field(
+        None, ge=1, description="The largest K that auto chooses. Unset: block_size - 1."
+    )
+    baseline_share: float = Field(
+        0.01,
+        ge=0,
+        le=0.2,
+        allow_inf_nan=False,
+        description="Share of the engine's steps that run at another K, K = 0 above all, to know what the draft is"
+        " worth (/drafts/stats); auto takes 0.02 at least. 0: no live estimate.",
+    )
+    baseline_dir: Path | None = Field(
+        None,
+        description="Folder of stored baselines (`t5gemma2 bench --store-baseline`)."
+        " Unset: ~/.cache/t5gemma2/baselines.",
+    )
+    short_block: bool = Field(
+        False,
+        description="true drafts a block of 1 + K slots instead of the trained one, for comparison: acceptance falls,"
+        " and K cannot be changed.",
+    )
+    allow_switch: bool = Field(
+        False,
+        description="true lets everyone change K and the draft (POST /drafts/k, /drafts/active) where no API keys are"
+        " set; with keys a key is needed and this has no part.",
     )
     served_model_name: CommaList = Field(
         (),
@@ -114,6 +126,19 @@ class Settings(BaseSettings):
         ge=1,
         description="K/V cache size, bytes; overrules the share above. Unset: what MAX_NUM_SEQS requests of"
         " full length use, with head room; on CUDA at most the share.",
+    )
+    encoder_cache_bytes: int = Field(
+        256 << 20,
+        ge=0,
+        description="Encoder states of prompts that an engine keeps for requests with the same ids, bytes (2.3 KB a"
+        " token at 1B), the least recently used out first; 0 keeps none. One cache for all callers: a repeated prompt"
+        " answers sooner.",
+    )
+    max_encoder_tokens_per_step: int | None = Field(
+        None,
+        ge=1,
+        description="Prompt tokens encoded in one engine step beside running requests; a longer prompt takes several"
+        " steps. Smaller stalls running streams less, larger lets new ones begin sooner. Unset: 512, on the CPU 32.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Engine seed for requests that carry none.")
     data_parallel_size: int = Field(
@@ -185,6 +210,14 @@ class Settings(BaseSettings):
         given = {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
         return {name: value for name, value in given.items() if value != "" or name == "api_keys"}
 
+    @field_validator("k", mode="before")
+    @classmethod
+    def _whole_or_auto(cls, value: object) -> object:
+        text = str(value).lower()
+        if value is not None and text != "auto" and not (text.isdecimal() and int(text)):
+            raise ValueError("must be a whole number from 1, or auto")
+        return text if text == "auto" else value and int(text)
+
     @field_validator("dtype", mode="before")
     @classmethod
     def _known_dtype(cls, value: object) -> object:
@@ -212,6 +245,20 @@ class Settings(BaseSettings):
         for origin in value:
             if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise ValueError(f"{origin!r} is no origin; write scheme://host[:port] without a path, or *")
+        return value
+
+    @field_validator("k_ceiling")
+    @classmethod
+    def _above_the_floor(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value < info.data.get("k_floor", 0):
+            raise ValueError(f"is below {variable('k_floor')}={info.data['k_floor']}")
+        return value
+
+    @field_validator("short_block")
+    @classmethod
+    def _at_one_k(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("k") == "auto":
+            raise ValueError(f"{variable('k')}=auto needs the whole block")
         return value
 
     @field_validator("checkpoints_dir")

@@ -15,12 +15,17 @@ from app.settings import Settings, variable
 
 UNITS: dict[str, str] = {
     "k": "tokens",
+    "k_floor": "tokens",
+    "k_ceiling": "tokens",
+    "baseline_share": "share",
     "max_model_len": "tokens",
     "max_encoder_len": "tokens",
     "max_num_seqs": "sequences",
     "max_num_batched_tokens": "tokens",
     "gpu_memory_utilization": "share",
     "kv_cache_memory_bytes": "bytes",
+    "encoder_cache_bytes": "bytes",
+    "max_encoder_tokens_per_step": "tokens",
     "seed": "–",
     "data_parallel_size": "engines",
     "max_queued_requests": "sequences",
@@ -48,7 +53,9 @@ def type_of(info: FieldInfo) -> str:
     """A field's type in words, with its range: `integer, 1 ... 64`."""
     kind = info.annotation
     if get_origin(kind) in (Union, UnionType):
-        kind = next(part for part in get_args(kind) if part is not type(None))
+        kind, *others = (part for part in get_args(kind) if part is not type(None))
+        if others:
+            return f"{_TYPES[kind]}, from 1, or {', '.join(map(str, get_args(others[0])))}"
     if get_origin(kind) is Literal:
         return ", ".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:

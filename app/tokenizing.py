@@ -2,21 +2,27 @@
 hold up every stream, and the default pool is busy with other things while the engine loads.
 
 A thread helps only if it lets go of the interpreter's lock, so no single call into C may take long there either: the
-tokenizer works in windows (`app.windows`), and a body's JSON is bounded before it is read (`check_size`).
+tokenizer works in windows (`app.windows`), and a body's JSON is bounded before it is read (`check_size`). Short work
+has a thread of its own, since a text of megabytes takes seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
+from app.cancellation import cancellable
 from app.engine import InvalidRequest
+from app.windows import WINDOW
 
-_THREADS = 2
+_LONG_THREADS = 2
 LARGE = 64 * 1024
-"""Bytes, characters or ids that are worth a thread."""
+"""Bytes of a body that are worth a thread."""
+SHORT = WINDOW
+"""Characters or ids that take milliseconds."""
 _BACKSLASH = ord("\\")
 MAX_VALUES = 120_000
 """Values of a body's JSON that take a microsecond each: texts, lists and objects. Numbers take a sixteenth."""
@@ -29,15 +35,25 @@ class TokenizerPool:
     """The tokenising threads of one server."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenize")
+        self._short = ThreadPoolExecutor(1, thread_name_prefix="tokenize-short")
+        self._long = ThreadPoolExecutor(_LONG_THREADS, thread_name_prefix="tokenize-long")
 
-    def submit(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> asyncio.Future[Result]:
-        """What `work(*arguments)` returns, to be awaited in the event loop or cancelled."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+    def submit(
+        self, size: int, work: Callable[[*Arguments], Result], *arguments: *Arguments
+    ) -> asyncio.Future[Result]:
+        """What `work(*arguments)` returns, to be awaited in the event loop or cancelled, which ends the work at its
+        next `app.cancellation.check`. `size` is the whole request's, in characters or ids: many short texts are long.
+        """
+        threads = self._short if size <= SHORT else self._long
+        ended = threading.Event()
+        future = asyncio.get_running_loop().run_in_executor(threads, cancellable, ended, work, *arguments)
+        future.add_done_callback(lambda _: ended.set())
+        return future
 
     def close(self) -> None:
         """Forgets what has not begun; what runs ends by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._short, self._long):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def check_size(raw: bytes) -> None:

@@ -7,6 +7,7 @@ imported; in a worker of its supervisor there is none, but there the supervisor'
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 import sys
@@ -65,6 +66,21 @@ def _to_supervisor() -> Connection | None:
         if isinstance(pipe, Connection):
             return pipe
     return None
+
+
+def bound_shutdown(seconds: float) -> None:
+    """Lets the uvicorn that runs this application end so long after its signal at the latest, unless it was told so by
+    `--timeout-graceful-shutdown`. Else it waits for ever for a client that does not read its reply to the end.
+    """
+    import uvicorn
+
+    frame = sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        config = getattr(frame.f_locals.get("self"), "config", None)
+        if isinstance(config, uvicorn.Config):
+            if config.timeout_graceful_shutdown is None:
+                config.timeout_graceful_shutdown = math.ceil(seconds)
+            return
 
 
 def refuse_address() -> None:

@@ -2,20 +2,21 @@
 
 vLLM is imported inside of functions, in the loading thread: the import alone takes seconds, and a server that cannot
 answer /health meanwhile looks dead. Written against vLLM 0.32; of its interface only `AsyncEngineArgs`, `AsyncLLM`
-(`renderer`, `generate`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`, `shutdown`),
-`SamplingParams`, `RequestOutput` and the stat loggers are used.
+(`renderer`, `generate`, `engine_core`, `check_health`, `do_log_stats`, `logger_manager`, `get_supported_tasks`,
+`shutdown`), `SamplingParams`, `RequestOutput` and the stat loggers are used.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
-from app.bad_words import banned
+from app.config_check import check_config, check_generation_config
 from app.cpu_process import cpu_build, openmp, placement
 from app.engine import (
     EngineDead,
@@ -31,11 +32,14 @@ from app.engine import (
     Step,
     TokenLogprob,
 )
-from app.engine_arguments import cpu_cache_bytes, engine_arguments
+from app.engine_arguments import engine_arguments
 from app.hf_tokenizer import ThreadSafeTokenizer
-from plugin.drafts.checkpoint import CheckpointError, VerifierFacts, fetch
+from plugin.drafts.checkpoint import Checkpoints, fetch
 from plugin.engine_process import METHOD, import_ahead
 from plugin.quiet_logs import hide
+from plugin.verifier.cpu_cache import cpu_cache_bytes
+
+log = logging.getLogger("app.engine")
 
 _SETTLE_S = 0.1
 """Between a step's outputs and vLLM's own account of it."""
@@ -69,6 +73,7 @@ def start(plan: EnginePlan) -> VllmEngine:
         config = AsyncEngineArgs(**arguments, **placed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = cpu_cache_bytes(config, plan.identity.max_encoder_len)
+    check_generation_config(config.model_config, checkpoints.verifier)
     model, device = config.model_config, current_platform.device_type
     plan.progress("load", f"weights and K/V cache, {model.dtype} on {device}")
     if not model.enforce_eager:
@@ -78,31 +83,16 @@ def start(plan: EnginePlan) -> VllmEngine:
     llm = AsyncLLM.from_vllm_config(
         config, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=count_into(plan.ledger)
     )
-    engine = VllmEngine(llm, plan.identity.max_encoder_len)
+    engine = VllmEngine(llm, plan.identity.max_encoder_len, checkpoints)
     # What was loaded stays; collections while serving need not look through it again.
     freeze_gc_heap()
     return engine
 
 
-def check_config(verifier: VerifierFacts) -> None:
-    """Ask transformers, which checks the type of every field, the vision tower's too, and refuses in several lines.
-
-    Raises:
-        CheckpointError: transformers cannot read the verifier's config; its own words, in one line.
-    """
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(verifier.path)
-    except Exception as error:  # whatever a wrong type ends in
-        words = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{verifier.config_file}: transformers cannot read it: {words}") from None
-
-
 class VllmEngine:
     """`app.engine.Engine` over a running `AsyncLLM`."""
 
-    def __init__(self, llm: Any, max_encoder_len: int) -> None:
+    def __init__(self, llm: Any, max_encoder_len: int, checkpoints: Checkpoints | None = None) -> None:
         from vllm.exceptions import VLLMClientError
         from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.sampling_params import RequestOutputKind
@@ -121,7 +111,9 @@ class VllmEngine:
             max_encoder_len=max_encoder_len,
             has_draft=llm.vllm_config.speculative_config is not None,
             dtype=str(model.dtype).removeprefix("torch."),
+            end_ids=_end_ids(llm),
             default_sampling=model.get_diff_sampling_param(),
+            checkpoints=checkpoints,
         )
 
     @asynccontextmanager
@@ -136,6 +128,12 @@ class VllmEngine:
         finally:
             await asyncio.sleep(_SETTLE_S)
             manager.stat_loggers = loggers
+
+    async def set_draft_length(self, k: int) -> None:
+        try:
+            await self._llm.engine_core.call_utility_all_async("set_draft_length", k)
+        except self._dead as error:
+            raise EngineDead("the engine process ended") from error
 
     async def check_health(self) -> None:
         """The first call, which the gateway makes once it is ready, starts the engine's upkeep on its loop."""
@@ -157,7 +155,7 @@ class VllmEngine:
 
     async def _keep(self) -> None:
         """Asks for the engine's tasks, which the first request would else wait for, then has the stat loggers write and
-        empty their lists now and then, as vLLM's own server does.
+        empty their lists now and then, as vLLM's own server does. One failure does not end it: the lists would grow.
         """
         from vllm import envs
 
@@ -165,9 +163,14 @@ class VllmEngine:
             await self._llm.get_supported_tasks()
         except self._dead:
             return
+        except Exception:
+            log.exception("the engine's tasks could not be asked; the first request asks again")
         while True:
             await asyncio.sleep(envs.VLLM_LOG_STATS_INTERVAL)
-            await self._llm.do_log_stats()
+            try:
+                await self._llm.do_log_stats()
+            except Exception:
+                log.exception("the engine's statistics could not be written")
 
     def _rendered(self, ids: Sequence[int]) -> Any:
         """The engine input of encoder ids. There is no text to tokenize, so it is made at once, on the loop, instead of
@@ -190,9 +193,7 @@ class VllmEngine:
             async with aclosing(outputs):
                 async for output in outputs:
                     started = True
-                    yield _step(output, request.sampling)
-        except InvalidRequest:  # ours already: a banned word
-            raise
+                    yield _step(output, request.sampling, len(request.encoder_ids))
         except self._refused as error:
             raise _refusal(error, request.sampling) from error
         except self._dead as error:
@@ -215,12 +216,18 @@ class VllmEngine:
             values["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
         if sampling.repetition_detection:
             values["repetition_detection"] = RepetitionDetectionParams(**sampling.repetition_detection)
-        words, allowed = values.pop("bad_words"), sampling.allowed_token_ids
+        # vLLM makes them of its own `bad_words`, which stay empty: see `app.bad_words`.
+        banned = values.pop("bad_words")
         params = SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
-        if words:
-            # vLLM fills this from its own `bad_words`, which stay empty: see `app.bad_words`.
-            params._bad_words_token_ids = banned(words, self.tokenizer, allowed)
+        params._bad_words_token_ids = banned or None
         return params
+
+
+def _end_ids(llm: Any) -> frozenset[int]:
+    """The tokenizer's end token and the generation config's one or more, as vLLM takes them together."""
+    named = llm.model_config.try_get_generation_config().get("eos_token_id")
+    ids = {llm.renderer.get_eos_token_id(), *(named if isinstance(named, list) else [named])}
+    return frozenset(ids - {None})
 
 
 def _refusal(error: Exception, sampling: Sampling) -> InvalidRequest:
@@ -239,8 +246,10 @@ def _failure(error: Exception, sampling: Sampling, started: bool) -> Exception:
     return EngineFailure(f"{type(cause).__name__}: {cause}")
 
 
-def _step(output: Any, sampling: Sampling) -> Step:
-    """A `RequestOutput` in the port's words."""
+def _step(output: Any, sampling: Sampling, prompt_tokens: int) -> Step:
+    """A `RequestOutput` in the port's words. The plugin has the engine say as cache creation what the encoder ran over,
+    which is the same for all samples of a request.
+    """
     samples = [
         Sample(
             o.index,
@@ -254,18 +263,16 @@ def _step(output: Any, sampling: Sampling) -> Step:
         for o in output.outputs
     ]
     timing = _timing(output.metrics) if output.finished and output.metrics is not None else None
-    return Step(samples, output.finished, timing)
+    return Step(samples, output.finished, timing, prompt_tokens - output.num_cache_creation_tokens)
 
 
-def _logprobs(output: Any, sampling: Sampling) -> list[TokenLogprob]:
+def _logprobs(output: Any, sampling: Sampling) -> Iterator[TokenLogprob]:
     """Each step's dictionary holds the chosen token first, then the alternatives by rank."""
-    entries = []
     shown = len(sampling.logprob_token_ids or ()) or sampling.logprobs or 0
     for token_id, step in zip(output.token_ids, output.logprobs or (), strict=True):
         chosen = step[token_id]
         top = tuple((i, e.decoded_token or "", e.logprob) for i, e in list(step.items())[: shown + 1])
-        entries.append(TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top))
-    return entries
+        yield TokenLogprob(token_id, chosen.decoded_token or "", chosen.logprob, top)
 
 
 def _spec(found: Any) -> SpecMetrics:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
@@ -32,6 +33,9 @@ class Served:
     settings: Settings
     identity: Identity
     ledger: Ledger
+    drafting: None = None
+    """K stays what the engine was started with."""
+    history: Mapping[str, Any] = field(default_factory=dict)
     facts: None = None
     """The identity's dtype is the running engine's already; nothing overrules it."""
     probe: None = None
@@ -68,7 +72,7 @@ def served(vllm_config: Any, names: tuple[str, ...]) -> Served | NothingServed:
     """Identity and ledger of a running engine that answers to `names`."""
     model, speculative = vllm_config.model_config, vllm_config.speculative_config
     draft = speculative.model if speculative is not None else "none"
-    k = speculative.num_speculative_tokens if speculative is not None else None
+    k = getattr(speculative, "draft_length", getattr(speculative, "num_speculative_tokens", None))
     try:
         checkpoints = resolve(model.model, draft, None, k)
     except CheckpointError as error:
@@ -83,4 +87,6 @@ def served(vllm_config: Any, names: tuple[str, ...]) -> Served | NothingServed:
         max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
         checkpoints_dir=None,
     )
-    return Served(settings, Identity.of(checkpoints, settings), served_ledger(vllm_config))
+    ledger = served_ledger()
+    assert isinstance(ledger, Ledger)
+    return Served(settings, Identity.of(checkpoints, settings), ledger)

@@ -70,7 +70,7 @@ def kinds(facts: EngineFacts, tokens: Sequence[int]) -> dict[str, Sampling]:
         "n": replace(sampled, n=2),
         "penalties": replace(greedy, **penalties),
         "penalties, sampled": replace(sampled, **penalties),
-        "bad_words": replace(greedy, bad_words=(PROMPT.split()[1],)),
+        "bad_words": replace(greedy, bad_words=(tuple(tokens[:2]),)),
         "allowed_token_ids": replace(greedy, allowed_token_ids=tuple(tokens)),
         "min_tokens": replace(
             greedy, min_tokens=min(2, greedy.max_tokens), ignore_eos=False, stop_token_ids=(tokens[-1],)
@@ -88,7 +88,7 @@ def kinds(facts: EngineFacts, tokens: Sequence[int]) -> dict[str, Sampling]:
             top_k=5,
             top_p=0.9,
             logprobs=3,
-            bad_words=(PROMPT.split()[1],),
+            bad_words=(tuple(tokens[:2]),),
             structured_outputs={"regex": "[a-z]+"},
         ),
     }
@@ -101,8 +101,15 @@ def kinds(facts: EngineFacts, tokens: Sequence[int]) -> dict[str, Sampling]:
     return found
 
 
-async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_s: float = LIMIT_S) -> None:
-    """Sends each kind alone, then a long prompt, then all kinds as one crowd; nothing of it is counted anywhere.
+async def warm_up(
+    engine: Engine,
+    identity: Identity,
+    progress: Progress,
+    lengths: Sequence[int] = (),
+    limit_s: float = LIMIT_S,
+) -> None:
+    """Sends each kind alone, then a long prompt, then all kinds as one crowd, then some at each K of `lengths`, whose
+    last stays; nothing of it is counted anywhere.
 
     Raises:
         WarmUpError: the engine died, or failed on a request.
@@ -125,15 +132,24 @@ async def warm_up(engine: Engine, identity: Identity, progress: Progress, limit_
                 progress("warm-up", f"{len(every) + 2}/{len(every) + 2}: {kind}")
                 crowd = (_run(engine, name, prompt, sampling, "crowd") for name, sampling in every.items())
                 await asyncio.gather(*crowd)
+                for k in lengths:
+                    kind = f"K = {k}"
+                    progress("warm-up", kind)
+                    await engine.set_draft_length(k)
+                    for name in ("greedy", "sampled"):
+                        await _run(engine, f"{name}, {kind}", prompt, every[name])
     except TimeoutError:
         log.warning(
             "warm-up: stopped after %g s at %r; first requests of later kinds may wait", limit_s, kind
         )
     except (EngineDead, EngineFailure) as error:
-        names = [identity.verifier.path] + ([f"the draft {identity.draft.path}"] if identity.draft else [])
-        raise WarmUpError(
-            f"{' with '.join(names)} was loaded and cannot run: the first request ({kind}) failed: {error}"
-        ) from None
+        raise cannot_run(identity, f"the first request ({kind}) failed", error) from None
+
+
+def cannot_run(identity: Identity, what: str, error: Exception) -> WarmUpError:
+    """The refusal of what was loaded and failed before anyone was served."""
+    names = [identity.verifier.path] + ([f"the draft {identity.draft.path}"] if identity.draft else [])
+    return WarmUpError(f"{' with '.join(names)} was loaded and cannot run: {what}: {error}")
 
 
 async def _run(

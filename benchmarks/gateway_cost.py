@@ -7,6 +7,9 @@ that live at once share the cores unevenly, and one start is faster than the nex
 then 8 requests in one piece; a run's numbers are the medians of its turns, those that warm up not counted. Printed are
 the medians of the runs with their spread, and the ratios gateway / vllm serve. A stream without output, with an error
 or with another number of tokens ends it, with the end of the servers' logs.
+
+Only idle cores give a ratio: the gateway computes on all of them, and one that another program holds makes the others
+wait, where `vllm serve` computes on one core less. What others use is looked at before each start, and said.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -24,12 +28,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import numpy as np
 
 from app.bench.arms import absolute
 from app.bench.client import Sampling, Target, http_client
 from app.bench.errors import BenchError
-from app.bench.machine import package_environment
-from app.bench.servers import started
+from app.bench.servers import package_environment, started
 from app.settings import PREFIX
 from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
@@ -40,6 +44,8 @@ TURNS, GPU_TURNS = (1, 3), (4, 9)
 MODEL = "model"
 SAMPLING = Sampling(TOKENS, ignore_eos=True)
 LOG_LINES = 30
+BUSY = 0.3
+"""Cores that others may use; above it the ratios say little."""
 
 
 class Turn(NamedTuple):
@@ -59,6 +65,8 @@ class Server:
     ready: str
     variables: dict[str, str]
     runs: list[Turn] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    """Cores that others used before each run."""
 
     def log(self, folder: Path) -> Path:
         return folder / f"{self.name.replace(' ', '-')}.log"
@@ -141,6 +149,7 @@ async def measure(
     warm_up, counted = turns
     for number in range(runs):
         for server in both if number % 2 else reversed(both):
+            server.busy.append(await busy_cores())
             async with started(
                 server.name,
                 server.command,
@@ -152,6 +161,33 @@ async def measure(
                 taken = [await turn(url) for _ in range(warm_up + counted)][warm_up:]
             server.runs.append(Turn(*map(statistics.median, zip(*taken, strict=True))))
             print(f"run {number + 1}/{runs}, {server.name}: {taken[-1]}", file=sys.stderr, flush=True)
+
+
+async def busy_cores(seconds: float = 1.0) -> float:
+    """How many of the cores that this process may use are at work, on average over `seconds` from now; 0 where Linux
+    does not tell.
+    """
+    before = _ticks()
+    await asyncio.sleep(seconds)
+    used = [(new - old).clip(min=0) for old, new in zip(before, _ticks(), strict=True)]
+    return float(sum(1 - ticks[_IDLE].sum() / ticks.sum() for ticks in used if ticks.sum()))
+
+
+_IDLE = [3, 4]
+"""Of a core's times in /proc/stat: idle, and idle while a disk works."""
+
+
+def _ticks() -> list[np.ndarray]:
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    return [
+        np.array(line.split()[1:], dtype=float)
+        for line in lines
+        if line.split()[:1] and line.split()[0] in ours
+    ]
 
 
 def ratios(ours: Server, stock: Server) -> Turn:
@@ -173,6 +209,9 @@ def report(ours: Server, stock: Server) -> str:
         cells = [f"{statistics.median(v):>10.2f} ({min(v):.2f}-{max(v):.2f})" for v in columns]
         ratio = number(ratios(ours, stock))
         lines.append(f"{title:34}{cells[0]:>24}{cells[1]:>24}{ratio:>8.3f}")
+    most = max((*ours.busy, *stock.busy), default=0.0)
+    if most > BUSY:
+        lines.append(f"NOT to be believed: before a run others used {most:.1f} cores")
     return "\n".join(lines)
 
 
@@ -212,7 +251,8 @@ def main() -> None:
             arguments.out,
             typed("benchmarks.gateway_cost"),
             {"gateway_over_vllm_serve_rps": found.stream_rate, "gateway_over_vllm_serve_ttft": found.first},
-            {server.name: [run._asdict() for run in server.runs] for server in both},
+            {server.name: [run._asdict() for run in server.runs] for server in both}
+            | {"busy_cores_before": {server.name: server.busy for server in both}},
         )
 
 

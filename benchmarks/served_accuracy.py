@@ -1,10 +1,12 @@
 """Does serving draft what training measured? A draft is served, and then judged at the same anchors without a server.
 
     python -m benchmarks.served_accuracy --draft plugin/demo/dflash --num-prompts 64 --k 7
+    python -m benchmarks.served_accuracy --draft run/checkpoint_best --data gsm8k=gsm8k.jsonl
 
-The gateway is started on the draft and answers fresh word problems greedily, one after the other. Its counters tell the
-acceptance by position; every answer tells its steps, and with them the anchors. `benchmarks.serving_walk` then computes
-in plain PyTorch what the draft guesses at these anchors, teacher forced with the answers' own tokens.
+The gateway is started on the draft, whichever verifier it has, and answers the prompts of a set greedily, one after the
+other: the demo's fresh word problems, or those of `--data`, as of `t5gemma2 bench`. Its counters tell the acceptance by
+position; every answer tells its steps, and with them the anchors. `benchmarks.serving_walk` then computes in plain
+PyTorch what the draft guesses at these anchors, teacher forced with the answers' own tokens.
 
 At position 0 acceptance and accuracy are the same quantity. Further on a server only accepts what follows accepted
 tokens, and so does the teacher-forced acceptance; the accuracy of a slot does not. There a server also counts what it
@@ -32,11 +34,11 @@ from app.bench.check import checkpoints_of
 from app.bench.client import http_client
 from app.bench.command import positive
 from app.bench.counters import acceptance_between, settled
-from app.bench.errors import BenchError
-from app.bench.prompts import PROBLEMS, load
+from app.bench.errors import BenchError, ServerLost
+from app.bench.prompts import PROBLEMS, load, named_templates
 from app.bench.servers import serving
 from benchmarks.comparison import AGREES, DIFFERS, Comparison, Request, Walk
-from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.checkpoint import DEMO, CheckpointError, fetch
 
 TOLERANCE = 0.05
 
@@ -55,6 +57,8 @@ async def served(
         requests = [await _complete(client, prompt, max_tokens) for prompt in prompts]
         steps = sum(len(request.accepted) for request in requests)
         after = await settled(client, before.counts.drafts + steps if before else 0)
+    except httpx.TransportError as error:
+        raise ServerLost(f"{client.base_url}: {type(error).__name__}: {error}") from None
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise BenchError(f"{client.base_url}: {type(error).__name__}: {error}") from None
     counted = acceptance_between(before, after)
@@ -96,10 +100,13 @@ def compare(arguments: argparse.Namespace) -> Comparison:
     found = checkpoints_of(checkpoint, arguments.verifier)
     assert found.draft is not None
     (arm,) = own_arms(f"draft:{arguments.k or found.k}", {"draft": checkpoint}, arguments.verifier)
-    arm = replace(arm, settings=(*arm.settings, ("REQUEST_METRICS", "detailed")))
+    # Every step drafts K tokens: none measures what another K would be worth.
+    settings = (("REQUEST_METRICS", "detailed"), ("BASELINE_SHARE", "0"))
+    arm = replace(arm, settings=(*arm.settings, *settings))
     if arguments.url:
         arm = Arm(arm.name, url=arguments.url.rstrip("/"))
-    prompts = load(PROBLEMS, arguments.num_prompts, arguments.seed, {}).prompts
+    templates = named_templates(arguments.template, [arguments.data])
+    prompts = load(arguments.data, arguments.num_prompts, arguments.seed, templates).prompts
 
     async def run() -> tuple[list[Request], int, list[int]]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -111,7 +118,12 @@ def compare(arguments: argparse.Namespace) -> Comparison:
                 return await served(client, prompts, arguments.max_tokens)
 
     requests, drafts, accepted = asyncio.run(run())
-    walk = walked(requests, found.draft.path, found.verifier.path, len(accepted))
+    try:
+        local = fetch(found)
+    except CheckpointError as error:
+        raise BenchError(str(error)) from None
+    assert local.draft is not None
+    walk = walked(requests, local.draft.path, local.verifier.path, len(accepted))
     return Comparison.of(requests, drafts, accepted, walk)
 
 
@@ -144,7 +156,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--draft", default="dflash", metavar="FOLDER", help="or a family of the demo (default %(default)s)")
     add("--verifier", metavar="FOLDER", help="instead of the one that the draft names")
     add("--url", help="a running gateway on this draft (default: one is started)")
-    add("--num-prompts", type=positive, default=64, metavar="N", help="fresh problems (default %(default)s)")
+    text = "prompt set, as of t5gemma2 bench (default: the demo's problems)"
+    add("--data", default=PROBLEMS, metavar="NAME[=PATH]", help=text)
+    text = "text of each request of the set; {prompt} stands for the prompt, \\n for a new line"
+    add("--template", action="append", default=[], metavar="NAME=TEXT", help=text)
+    add("--num-prompts", type=positive, default=64, metavar="N", help="the first N (default %(default)s)")
     add("--k", type=positive, metavar="K", help="draft tokens a step (default: the draft's own)")
     add("--max-tokens", type=positive, default=128, metavar="N", help="longest answer (default %(default)s)")
     add("--seed", type=int, default=0, help="of the problems (default %(default)s)")

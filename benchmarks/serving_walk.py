@@ -76,18 +76,21 @@ def walk(
 def _slots(
     draft: TrainableDraft, aux: torch.Tensor, batch: Batch, columns: Sequence[Sequence[int]], k: int
 ) -> torch.Tensor:
-    """[3, K]: counted, correct and matched of slots 1 ... K of whole blocks at `columns`, one list a row."""
+    """[3, K]: counted, correct and matched of the first K slots that predict, of whole blocks at `columns`, one list a
+    row.
+    """
     width = max(map(len, columns))
     # A row with fewer anchors repeats column 0, marked invalid.
     padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in columns], device=aux.device)
     valid = torch.tensor([[slot < len(row) for slot in range(width)] for row in columns], device=aux.device)
     config = draft.config
     blocks = make_blocks(
-        batch.tokens, batch.documents, batch.positions, padded, valid, config.block_size, config.mask_token_id
-    )
+        batch.tokens, batch.documents, batch.positions, padded, valid, config.block_size, config.mask_token_id,
+        config.ahead,
+    )  # fmt: skip
     hidden = draft(aux, batch.documents, batch.positions, blocks)
     logits, _ = draft.draft_logits(hidden, blocks)
-    verified = slice(1, 1 + k)
+    verified = slice(config.first_slot, config.first_slot + k)
     counted = blocks.loss_mask[..., verified]
     correct = (draft.to_target(logits.argmax(dim=-1)) == blocks.targets)[..., verified] & counted
     matched = correct.long().cumprod(dim=-1)

@@ -111,8 +111,11 @@ def measure(
 
 
 def counted(work: Any) -> int:
-    """Floating-point operations of one call, as torch counts its matrix products and attentions."""
-    with FlopCounterMode(display=False) as counter:
+    """Floating-point operations of one call, as torch counts its matrix products and attentions.
+
+    Nothing is compiled meanwhile, nor marked: what a counter has seen uncompiled, torch leaves so for good.
+    """
+    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
         work()
     return int(counter.get_total_flops())
 

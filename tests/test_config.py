@@ -16,12 +16,13 @@ import yaml
 from dotenv import dotenv_values
 from prometheus_client import CollectorRegistry, generate_latest
 
+from app.drafts.drafting import Drafting
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
-from app.drafts.ledger import Ledger
 from app.environment import load_settings
 from app.settings import PREFIX, Settings, variable
 from plugin.drafts.checkpoint import resolve
+from plugin.drafts.steps import StepStats
 from tests.app.conftest import complete, served
 from tests.app.fake_engine import FakeEngine
 from tests.plugin.drafts.folders import write_pair
@@ -122,7 +123,10 @@ def own_series(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names of the samples that /metrics has of the gateway itself, with a draft loaded."""
     found = resolve(str(write_pair(tmp_path_factory.mktemp("pair")) / "dflash"), None, None, None)
     registry = CollectorRegistry()
-    registry.register(DraftCollector(Identity.of(found, Settings()), Ledger(7, 60), lambda: True, lambda: 0))
+    settings = Settings()
+    served = Identity.of(found, settings), Drafting(found.draft, found.k, settings)
+    served[1].record(StepStats(7, 1, 0.01, {7: (1, (1,))}))
+    registry.register(DraftCollector(lambda: served, lambda: True, lambda: 0))
     return set(re.findall(r"^(t5gemma_\w+)", generate_latest(registry).decode(), re.MULTILINE))
 
 

@@ -155,11 +155,11 @@ def test_worked_example() -> None:
     text = (ROOT / "docs" / "drafts.md").read_text()
     rows = re.findall(r"^\| \d \| `(\S+)` \| (.+?) \| (\d) \| (?:`(\S+)`|–) \|$", text, re.MULTILINE)
     kept = [int(row[2]) for row in rows]
-    counts = Counts(k=7)
+    counts = Counts.of(7)
     for anchor, drafted, count, _ in rows:
         tokens, accepted = re.findall(r"`([^`]+)`", drafted), int(count)
         assert len(tokens) == 7 and len(re.findall(r"`([^`]+)`", drafted.split("~~")[0])) == accepted, anchor
-        counts.add(1, 7, accepted, [1] * 7, [int(accepted > i) for i in range(7)])
+        counts.add(1, [1] * accepted)
     assert [row[3] for row in rows[:-1]] == [row[0] for row in rows[1:]]
     text = " ".join(text.split())
     assert f"{' + '.join(map(str, kept))} = {sum(kept)} accepted tokens" in text

@@ -1,9 +1,9 @@
 """Arms: the ways to serve that a benchmark compares, as they are written on the command line.
 
-`verifier` is the verifier alone, `dflash:7` the draft of that name at K = 7 and `dflash` the same at its
-checkpoint's own K; `dflash:3:short` has it draft a block as short as K instead of the trained one, of which
-else the first K are verified. A name is looked up among `--draft NAME=CHECKPOINT`, then among the bundled demo's
-families, and is else itself a path or hub id.
+`verifier` is the verifier alone, `dflash:7` the draft of that name at K = 7, `dflash` the same at its checkpoint's own
+K, and `dflash:auto` leaves K to the server; `dflash:3:short` has it draft a block as short as K instead of the trained
+one, of which else the first K are verified. A name is looked up among `--draft NAME=CHECKPOINT`, then among the bundled
+demo's families, and is else itself a path or hub id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plugin.drafts.checkpoint import DEMO, CheckpointError, resolve
 from plugin.drafts.families import FAMILIES
 
 VERIFIER = "verifier"
-SHORT = ":short"
+SHORT, AUTO = ":short", ":auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Arm:
 
 
 def split_name(text: str) -> tuple[str, int | None]:
-    """`dflash:7` and `dflash:7:short` -> ("dflash", 7), `dflash` -> ("dflash", None)."""
+    """`dflash:7` and `dflash:7:short` -> ("dflash", 7), `dflash` and `dflash:auto` -> ("dflash", None)."""
+    text = text.removesuffix(AUTO)
     name, colon, k = text.removesuffix(SHORT).rpartition(":")
     return (name, int(k)) if colon and k.isdecimal() else (text, None)
 
@@ -95,7 +96,7 @@ def own_arms(names: str, drafts: Mapping[str, str], verifier: str | None) -> lis
                 "MODEL": "",
                 "DRAFT": checkpoints[text],
                 "VERIFIER": verifier or "",
-                "K": str(k or ""),
+                "K": "auto" if text.endswith(AUTO) else str(k or ""),
                 "SHORT_BLOCK": "true" if short else "",
             }
         arms.append(_checked(text, settings))
@@ -129,13 +130,13 @@ def _checked(name: str, settings: dict[str, str]) -> Arm:
     model, draft, verifier, k = (settings[key] or None for key in ("MODEL", "DRAFT", "VERIFIER", "K"))
     folder = os.environ.get("T5GEMMA_CHECKPOINTS_DIR") or None
     try:
-        found = resolve(model, draft, verifier, int(k) if k else None, folder)
+        found = resolve(model, draft, verifier, int(k) if k and k != "auto" else None, folder)
     except CheckpointError as error:
         raise BenchError(f"arm {name}: {error}") from None
     paths = [found.verifier.path, *([found.draft.path] if found.draft else [])]
     files = tuple(file for path in paths for file in _files(Path(path)))
     family = found.draft.family if found.draft else None
-    return Arm(name, family, found.k, None, tuple(sorted(settings.items())), files)
+    return Arm(name, family, None if k == "auto" else found.k, None, tuple(sorted(settings.items())), files)
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
@@ -144,7 +145,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     return [
         (file.name, file.stat().st_size, file.stat().st_mtime_ns)
         for file in sorted(folder.iterdir())
-        if file.is_file()
+        if file.is_file() and file.name != "README.md"  # which a benchmark writes its figures into
     ]
 
 

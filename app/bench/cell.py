@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.bench.arithmetic import ratio, spread_ms
+from app.bench.arithmetic import milliseconds, ratio, spread_ms
 from app.bench.arms import Arm
-from app.bench.client import Reply, Sampling, Target
+from app.bench.client import Sampling, Target
 from app.bench.counters import acceptance_between
 from app.bench.load import Load
-from app.bench.machine import versions
 from app.bench.prompts import PromptSet
+from app.bench.reply import Reply, causes
 from app.bench.servers import environment
+from app.drafts.machine import versions
 from app.settings import PREFIX
 
 Tokenize = Callable[[str], Awaitable[int | None]]
@@ -65,24 +66,31 @@ class Cell:
         return {name: value for name, value in variables.items() if name.startswith(PREFIX) and value}
 
 
-async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) -> dict[str, Any]:
+async def numbers(
+    cell: Cell,
+    load: Load,
+    target: Target,
+    tokenize: Tokenize,
+    estimate: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The cell's record, JSON-ready. Rates and times are of completed requests; times in milliseconds.
 
-    `token_source` says where token counts come from: `usage` of the answers, else `token_ids`, else
-    `retokenised` text, which may differ from what was generated; null when they are not known. `partial`
-    means that not every prompt was sent.
+    `estimate` is what the server itself says of its draft's worth. `token_source` says where token counts come from:
+    `usage` of the answers, else `token_ids`, else `retokenised` text, which may differ from what was generated; null
+    when they are not known. `partial` means that not every prompt was sent, or that the server was lost before its
+    counters were read. `failures` counts by cause, and `requests` has a row for every request.
     """
     replies = [reply for reply in load.replies if reply is not None]
-    good = [reply for reply in replies if reply.error is None]
+    good = [reply for reply in replies if reply.cause is None]
     source, counts = await _counts(good, tokenize)
     total = sum(counts) if source or not good else None
     seconds = load.seconds
     return {
         "key": cell.key,
-        "partial": load.ended is None,
+        "partial": not load.whole,
         "arm": cell.arm.name,
         "family": target.drafts.get("family") or cell.arm.family,
-        "k": target.drafts.get("k") or cell.arm.k,
+        "k": "auto" if target.drafts.get("asked") == "auto" else target.drafts.get("k") or cell.arm.k,
         "model": target.model,
         "drafts": target.drafts,
         "server": target.version,
@@ -92,6 +100,7 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "prompts": len(cell.prompts.prompts),
         "completed": len(good),
         "failed": len(replies) - len(good),
+        "failures": causes(replies),
         "errors": sorted({reply.error for reply in replies if reply.error is not None})[:_SHOWN_ERRORS],
         "prompt_tokens": sum(reply.prompt_tokens or 0 for reply in good),
         "output_tokens": total,
@@ -105,8 +114,32 @@ async def numbers(cell: Cell, load: Load, target: Target, tokenize: Tokenize) ->
         "itl_ms": spread_ms(gap for reply in good for gap in reply.timing.itl),
         "tpot_ms": spread_ms(reply.timing.tpot(n) for reply, n in zip(good, counts, strict=True)),
         "acceptance": acceptance_between(load.before, load.after),
+        "estimate": None if estimate is None else dict(estimate),
         "outputs": _outputs(load.replies),
+        "requests": _requests(load, iter(counts if source else ())),
     }
+
+
+def _requests(load: Load, tokens: Iterator[int]) -> list[dict[str, Any]]:
+    """A row for each reply in the prompts' order; seconds are since the first measured request was sent. `tokens` are
+    those of the completed ones.
+    """
+    return [
+        {
+            "prompt": number,
+            "failure": reply.cause,
+            "error": reply.error,
+            "sent_s": reply.timing.sent - (load.began or 0.0),
+            "over_s": (reply.timing.over or 0.0) - (load.began or 0.0),
+            "ttft_ms": milliseconds(reply.timing.ttft),
+            "latency_ms": milliseconds(reply.timing.latency),
+            "prompt_tokens": reply.prompt_tokens,
+            "output_tokens": next(tokens, None) if reply.cause is None else None,
+            "chunks": len(reply.timing.chunks),
+        }
+        for number, reply in enumerate(load.replies)
+        if reply is not None
+    ]
 
 
 async def _counts(good: list[Reply], tokenize: Tokenize) -> tuple[str | None, list[int]]:
@@ -125,7 +158,7 @@ async def _counts(good: list[Reply], tokenize: Tokenize) -> tuple[str | None, li
 
 def _outputs(replies: list[Reply | None]) -> dict[str, Any]:
     """Each prompt's output for the comparison of arms, null where there is none; ids where all have them."""
-    good = [reply if reply is not None and reply.error is None else None for reply in replies]
+    good = [reply if reply is not None and reply.cause is None else None for reply in replies]
     ids = all(reply.token_ids is not None for reply in good if reply is not None)
     values = [None if reply is None else (reply.token_ids if ids else reply.text) for reply in good]
     texts = [None if reply is None else reply.text for reply in good]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.bench.arms import VERIFIER
@@ -13,6 +14,8 @@ from app.bench.equality import compare
 from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
+from app.bench.reply import in_words
+from app.bench.report import text
 from app.bench.store import Store
 from app.drafts.probe import USELESS
 from plugin.drafts.checkpoint import CheckpointError, Checkpoints, resolve
@@ -31,8 +34,8 @@ in bfloat16 a batch of 1 + K tokens and a single one need not round alike.
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one K gave: `compared` of the `prompts`, for a request may fail with the draft or without; `near_ties` of
-    the differences are rounding.
+    """What one K gave: `compared` of the `prompts`, for a request may fail with the draft or without, `failures` by
+    cause; `near_ties` of the differences are rounding.
     """
 
     k: int
@@ -43,6 +46,9 @@ class Trial:
     acceptance_rate: float | None
     mean_acceptance_length: float | None
     speedup: float | None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    estimate: float | None = None
+    """The speed-up that the draft's server itself estimated."""
 
     @property
     def faithful(self) -> bool:
@@ -54,7 +60,8 @@ class Trial:
         failed, other = self.prompts - self.compared, self.compared - self.equal - self.near_ties
         parts = [f"{other} of {self.compared}"] if other else []
         parts += [f"{failed} of {self.prompts} failed"] if failed or not self.prompts else []
-        return f"{' and '.join(parts)} at K={self.k}"
+        causes = f" ({in_words(self.failures)})" if self.failures else ""
+        return f"{' and '.join(parts)} at K={self.k}{causes}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +147,10 @@ async def judge(plan: Plan, checkpoints: Checkpoints, store: Store, progress: Pr
     grid = Grid(plan, store, progress, judge=gaps)
     report = await grid.measure()
     trials = []
+    (alone,) = (row for row in report["rows"] if row["arm"] == VERIFIER)
     for cell, row in zip(gaps.drafts, (row for row in report["rows"] if row["arm"] != VERIFIER), strict=True):
         acceptance, equality = row["acceptance"] or {}, row["equality"]
+        failures = Counter(row["failures"]) + Counter(alone["failures"])
         trials.append(
             Trial(
                 k=row["k"],
@@ -152,6 +161,8 @@ async def judge(plan: Plan, checkpoints: Checkpoints, store: Store, progress: Pr
                 acceptance_rate=acceptance.get("acceptance_rate"),
                 mean_acceptance_length=acceptance.get("mean_acceptance_length"),
                 speedup=row["speedup"],
+                failures=failures,
+                estimate=text.estimate(row),
             )
         )
     return Verdict(checkpoints, tuple(trials))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,11 +10,15 @@ from typing import Any
 import httpx
 
 from app.bench.arithmetic import ChunkTimes
-from app.bench.errors import BenchError
+from app.bench.errors import BenchError, ServerLost
+from app.bench.reply import CONNECTION, NOT_UNDERSTOOD, TIMED_OUT, Reply, message
 from app.bench.sse import DONE, EventParser
 
-READ_TIMEOUT_S = 600.0
-"""Longest silence of a stream, and of a server that loads."""
+REQUEST_TIMEOUT_S = 600.0
+"""Seconds that a request may take as a whole."""
+_CONNECT_TIMEOUT_S = 30.0
+_LOST_AFTER, _LOST_POLL_S = 3, 1.0
+"""So many looks, and seconds between them, until a server that does not answer counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,61 +30,23 @@ class Sampling:
     ignore_eos: bool = False
 
 
-@dataclass(slots=True)
-class Reply:
-    """What one request got. `tokens` is what the server's usage says, None when it says nothing; `token_ids` is None
-    when the server gives no ids; `error` is None when the stream came to its end.
-    """
-
-    timing: ChunkTimes
-    text: str = ""
-    token_ids: list[int] | None = field(default_factory=list)
-    tokens: int | None = None
-    prompt_tokens: int | None = None
-    error: str | None = None
-
-    def take(self, event: str, now: float) -> None:
-        """Adds what an event holds that arrived now."""
-        chunk = json.loads(event)
-        if "error" in chunk:
-            self.error = _message(event.encode())
-            return
-        if usage := chunk.get("usage"):
-            tokens = usage.get("completion_tokens")
-            self.tokens = tokens if isinstance(tokens, int) else None
-            self.prompt_tokens = usage.get("prompt_tokens")
-        for choice in (chunk.get("choices") or [])[:1]:
-            self.timing.chunks.append(now)
-            text, ids = choice.get("text") or "", choice.get("token_ids")
-            self.text += text
-            # A chunk with text but no ids means that the server gives none; an empty last chunk does not.
-            if ids is None and text:
-                self.token_ids = None
-            elif self.token_ids is not None:
-                self.token_ids.extend(ids or [])
-
-    def end(self, done: bool) -> None:
-        """Nothing follows; `done`: the server said so itself."""
-        if self.error is None and not done:
-            self.error = "the stream ended without [DONE]"
-        elif self.error is None and not self.timing.chunks:
-            self.error = "the stream had no output"
-        if not self.token_ids and self.text:
-            self.token_ids = None
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that answers: its first model, and what it says of itself ({} where it says nothing)."""
+    """A server that answers: its first model, and what it says of itself ({} where it says nothing). A request that has
+    not ended after `timeout_s` seconds has failed.
+    """
 
     client: httpx.AsyncClient
     model: str
     gives_ids: bool
     drafts: dict[str, Any] = field(default_factory=dict)
     version: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float = REQUEST_TIMEOUT_S
 
     @classmethod
-    async def find(cls, client: httpx.AsyncClient, prompt: str) -> Target:
+    async def find(
+        cls, client: httpx.AsyncClient, prompt: str, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Target:
         """Asks the server what it is, then for one token, with which it shows whether it gives token ids.
 
         Raises:
@@ -91,10 +56,10 @@ class Target:
             models = await client.get("/v1/models")
             models.raise_for_status()
             model = str(models.json()["data"][0]["id"])
-            drafts, version = await _json(client, "/drafts"), await _json(client, "/version")
+            drafts, version = await optional_json(client, "/drafts"), await optional_json(client, "/version")
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise BenchError(f"{_address(client)}/v1/models: {_words(error)}") from None
-        target = cls(client, model, True, drafts, version)
+        target = cls(client, model, True, drafts, version, timeout_s)
         reply = await target.complete(prompt, Sampling(max_tokens=1))
         if reply.error is not None and "return_token_ids" in reply.error:
             target = replace(target, gives_ids=False)
@@ -125,23 +90,55 @@ class Target:
         clock = asyncio.get_running_loop().time
         reply, done = Reply(ChunkTimes(clock())), False
         try:
-            request = self.client.stream("POST", "/v1/completions", json=self.body(prompt, sampling))
-            async with request as response:
-                if not response.is_success:
-                    reply.error = f"{response.status_code}: {_message(await response.aread())}"
-                    return reply
-                parser = EventParser()
-                async for portion in response.aiter_bytes():
-                    now = clock()
-                    for event in parser.feed(portion):
-                        if event == DONE:
-                            done = True
-                        else:
-                            reply.take(event, now)
+            async with asyncio.timeout(self.timeout_s):
+                done = await self._stream(self.body(prompt, sampling), reply)
+        except (TimeoutError, httpx.TimeoutException):
+            reply.fail(TIMED_OUT, f"no end after {clock() - reply.timing.sent:.0f} s (--timeout)")
+        except httpx.TransportError as error:
+            reply.fail(CONNECTION, _words(error))
         except (httpx.HTTPError, ValueError, TypeError, LookupError) as error:
-            reply.error = _words(error)
-        reply.end(done)
+            reply.fail(NOT_UNDERSTOOD, _words(error))
+        reply.end(done, clock())
         return reply
+
+    async def _stream(self, body: dict[str, Any], reply: Reply) -> bool:
+        """Fills `reply` from the server's answer; whether the answer came to its end."""
+        done, clock = False, asyncio.get_running_loop().time
+        timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S)
+        async with self.client.stream("POST", "/v1/completions", json=body, timeout=timeout) as response:
+            if not response.is_success:
+                status, words = response.status_code, message(await response.aread())
+                reply.fail(f"HTTP {status}", f"{status}: {words}")
+                return False
+            parser = EventParser()
+            async for portion in response.aiter_bytes():
+                now = clock()
+                for event in parser.feed(portion):
+                    if event == DONE:
+                        done = True
+                    else:
+                        reply.take(event, now)
+        return done
+
+    async def confirm(self) -> None:
+        """Returns when the server still answers; one without /health, which answers 404, does.
+
+        Raises:
+            ServerLost: it cannot be reached, or says of itself that it is not healthy, a few times over.
+        """
+        words = ""
+        for look in range(_LOST_AFTER):
+            if look:
+                await asyncio.sleep(_LOST_POLL_S)
+            try:
+                status = (await self.client.get("/health", timeout=self.timeout_s)).status_code
+            except httpx.HTTPError as error:
+                words = _words(error)
+            else:
+                if status < httpx.codes.INTERNAL_SERVER_ERROR:
+                    return
+                words = f"/health answers {status}"
+        raise ServerLost(f"{_address(self.client)}: the server was lost: {words}")
 
     async def whole(self, prompt: str | list[int], sampling: Sampling, **fields: Any) -> httpx.Response:
         """The answer to the same request in one piece, with `fields` besides."""
@@ -150,9 +147,12 @@ class Target:
         return await self.client.post("/v1/completions", json=body)
 
     async def count_tokens(self, text: str) -> int | None:
-        """Tokens of a text by the server's own tokenizer; None when it does not tell."""
+        """Tokens of a text by the server's own tokenizer; None when it does not tell, or not any more."""
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
-        answer = await self.client.post("/tokenize", json=body)
+        try:
+            answer = await self.client.post("/tokenize", json=body)
+        except httpx.TransportError:
+            return None
         return int(answer.json()["count"]) if answer.is_success else None
 
     async def top_two_gap(self, prompt: str, sampling: Sampling, position: int) -> float | None:
@@ -176,7 +176,7 @@ def http_client(url: str, own: bool) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=url,
         headers={"Authorization": f"Bearer {key}"} if key else {},
-        timeout=httpx.Timeout(READ_TIMEOUT_S, connect=30),
+        timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         trust_env=not own,
     )
@@ -186,7 +186,8 @@ def _address(client: httpx.AsyncClient) -> str:
     return str(client.base_url).rstrip("/")
 
 
-async def _json(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
+async def optional_json(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    """The object that a path answers with; {} where it is not there or something else."""
     answer = await client.get(path)
     if not answer.is_success:
         return {}
@@ -195,16 +196,6 @@ async def _json(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _message(body: bytes) -> str:
-    """The message of an error body, else its beginning; one line."""
-    try:
-        error = json.loads(body)["error"]
-        text = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, LookupError, TypeError):
-        text = body.decode("utf-8", errors="replace")
-    return " ".join(text.split())[:500]
 
 
 def _words(error: Exception) -> str:

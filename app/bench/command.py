@@ -30,6 +30,17 @@ def positives(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(positive(part.strip()) for part in text.split(",")))
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
+    return value
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -47,8 +58,22 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     text = "requests at once (default 1,4)"
     add("--concurrency", type=positives, default=(1, 4), metavar="LIST", help=text)
     add("--ignore-eos", action="store_true", help="go on to --max-tokens in every request")
+    text = (
+        "as the published drafts were measured: their six sets, wordings and sizes, each draft at K = 3 and 7, a server"
+        " a concurrency (docs/benchmark.md)"
+    )
+    add("--published", action="store_true", help=text)
+    text = "also write the results into benchmarks/bs1, bs4 ... of this draft, the one that is measured by default"
+    add("--into", type=Path, metavar="CHECKPOINT", help=text)
     text = "counts tokens where a server reports no usage (default: the server's /tokenize)"
     add("--tokenizer", type=Path, metavar="FOLDER", help=text)
+    text = "share of a cell's requests that may fail; above it the exit code is 1 (default %(default)g)"
+    add("--max-failed", type=share, default=0.01, metavar="SHARE", help=text)
+    text = (
+        "also time steps without a draft on each draft's server and keep them, for /drafts/stats of later servers"
+        " (T5GEMMA_BASELINE_DIR)"
+    )
+    add("--store-baseline", action="store_true", help=text)
     add("--fresh", action="store_true", help="measure again what the output folder already has")
     add("--no-plots", action="store_true", help="draw nothing")
     _add_shared(parser, out=Path("bench-results"))
@@ -85,14 +110,14 @@ def _add_shared(parser: argparse.ArgumentParser, out: Path | None, count: int | 
     add("--max-tokens", type=positive, default=128, metavar="N", help="longest output (default %(default)s)")
     add("--seed", type=int, default=0, help="of requests and of the generator (default %(default)s)")
     add("--start-timeout", type=float, default=900.0, metavar="S", help="until a server is ready, seconds")
+    text = "seconds that a request may take before it counts as failed (default %(default)g)"
+    add("--timeout", type=float, default=600.0, metavar="S", help=text)
     add("--out", type=Path, default=out, metavar="FOLDER", help=f"results (default {out or 'none kept'})")
 
 
 def _run_bench(arguments: argparse.Namespace) -> None:
     from app.bench.entry import bench, guarded
 
-    if arguments.arms is None and not arguments.url:
-        arguments.arms = _DEFAULT_ARMS
     raise SystemExit(guarded(bench, arguments))
 
 

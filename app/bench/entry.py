@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -22,12 +23,16 @@ from app.bench.client import Sampling
 from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
-from app.bench.prompts import PROBLEMS, load
-from app.bench.report import text
+from app.bench.prompts import PROBLEMS, SETS, load, named_templates, published
+from app.bench.publication import KS, cutter, draft_of, into, published_settings
+from app.bench.report import csv_table, html, text
 from app.bench.report.markdown import markdown
 from app.bench.report.plots import draw
 from app.bench.report.table import table
 from app.bench.store import Store
+from app.drafts.baseline import folder_of
+from app.settings import variable
+from plugin.drafts.families import FAMILIES
 
 Result = TypeVar("Result")
 _TABLE_WIDTH = 160
@@ -48,24 +53,64 @@ def guarded(work: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Runs `t5gemma2 bench`; the exit code, 1 also when some cell has no completed request."""
-    arms = given_arms(arguments.url)
-    if arguments.arms:
-        drafts = named_drafts(arguments.draft)
-        arms = [*own_arms(arguments.arms, drafts, _absolute(arguments.verifier)), *arms]
-    if len({arm.slug for arm in arms}) < len(arms):
-        raise BenchError("--arms and --url name the same arm")
+    """Runs `t5gemma2 bench`; the exit code, 1 also when too many requests of some cell failed."""
+    if arguments.published:
+        published_settings()
+    arms = _arms(arguments)
     plan = _plan(arguments, arms, _base(arguments.base, arms), arguments.concurrency)
     store = Store(arguments.out)
     tokenize = _tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     with ProgressBar(plan.requests) as progress:
-        report = _run(Grid(plan, store, progress, tokenize).measure(arguments.fresh))
-    plots = [] if arguments.no_plots else draw(report, store.folder)
-    written = store.write("report.md", markdown(report, plots))
+        grid = Grid(plan, store, progress, tokenize, baselines=_baselines(arguments.store_baseline))
+        try:
+            _run(grid.measure(arguments.fresh))
+        finally:
+            # Of an interrupted run, and of one whose server was lost, there is a report, too.
+            if grid.records:
+                _show_report(grid, arguments)
+    return 0 if all(plan.good(record) for record in grid.records.values()) else 1
+
+
+def _arms(arguments: argparse.Namespace) -> list[Arm]:
+    """The arms that are named; without any the verifier and the drafts that other flags name, else the demo's."""
+    names, drafts = arguments.arms, named_drafts(arguments.draft)
+    ks: Sequence[int | None] = KS if arguments.published else (None,)
+    if arguments.into is not None:
+        family, own_ks = draft_of(arguments.into)
+        if not drafts:
+            drafts, ks = {family: absolute(str(arguments.into))}, own_ks
+    if names is None and not arguments.url:
+        measured = drafts if arguments.published or arguments.into is not None else {}
+        names = ",".join(
+            [VERIFIER, *(f"{name}:{k}" if k else name for name in measured or FAMILIES for k in ks)]
+        )
+    arms = given_arms(arguments.url)
+    if names:
+        arms = [*own_arms(names, drafts, _absolute(arguments.verifier)), *arms]
+    if len({arm.slug for arm in arms}) < len(arms):
+        raise BenchError("--arms and --url name the same arm")
+    return arms
+
+
+def _show_report(grid: Grid, arguments: argparse.Namespace) -> None:
+    report, store = grid.report(), grid.store
+    drawn = [] if arguments.no_plots else draw(report, store.folder)
+    shown = markdown(report, drawn)
+    written = store.write("report.md", shown)
+    store.write("report.html", html.page(shown, store.folder))
+    store.write("comparison.csv", csv_table.comparison(report["rows"]))
+    if arguments.into is not None:
+        no_plots = arguments.no_plots
+        into(arguments.into, report, grid.records, lambda part, place: [] if no_plots else draw(part, place))
     console = Console(width=None if sys.stdout.isatty() else _TABLE_WIDTH)
     console.print(table(report))
     console.print(f"{written} and {store.folder / 'report.json'}", markup=False, highlight=False)
-    return 0 if all(row["completed"] for row in report["rows"]) else 1
+
+
+def _baselines(asked: bool) -> Path | None:
+    """Where the started servers read baselines."""
+    folder = os.environ.get(variable("baseline_dir")) or None
+    return folder_of(None if folder is None else Path(folder)) if asked else None
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -88,7 +133,7 @@ def _show(verdict: Verdict) -> None:
     assert draft is not None
     block = f"{draft.num_layers} layers, block {draft.block_size}"
     shown = Table(title=f"{draft.family}, {block}, on {Path(verifier.name).name}")
-    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up"):
+    for name in ("K", "equal", "near ties", "acc. rate", "acc. length", "speed-up", "estimate"):
         shown.add_column(name, justify="right")
     for trial in verdict.trials:
         shown.add_row(
@@ -98,6 +143,7 @@ def _show(verdict: Verdict) -> None:
             text.percent(trial.acceptance_rate),
             text.number(trial.mean_acceptance_length, 2),
             text.speedup(trial.speedup),
+            text.speedup(trial.estimate),
         )
     console = Console()
     console.print(shown)
@@ -107,20 +153,21 @@ def _show(verdict: Verdict) -> None:
 def _plan(
     arguments: argparse.Namespace, arms: Sequence[Arm], base: str | None, concurrency: tuple[int, ...]
 ) -> Plan:
-    templates = {}
-    for pair in arguments.template:
-        name, equals, template = pair.partition("=")
-        if not equals:
-            raise BenchError(f"--template {pair}: write NAME=TEXT")
-        templates[name] = template.replace("\\n", "\n")
-    asked = arguments.data or [PROBLEMS]
-    sets = [load(data, arguments.num_prompts, arguments.seed, templates) for data in asked]
+    as_published = getattr(arguments, "published", False)
+    if as_published and arguments.template:
+        raise BenchError("--template: the wordings of --published are those of the published drafts")
+    if as_published:
+        cut = cutter(arms, arguments.tokenizer)
+        sets = [published(data, arguments.num_prompts, cut) for data in arguments.data or SETS]
+    else:
+        asked = arguments.data or [PROBLEMS]
+        templates = named_templates(arguments.template, asked)
+        sets = [load(data, arguments.num_prompts, arguments.seed, templates) for data in asked]
     names = [prompts.name for prompts in sets]
-    if unused := [name for name in templates if name not in names]:
-        raise BenchError(f"--template {unused[0]}: no such --data")
     if len(set(names)) < len(names):
         raise BenchError("--data names a set twice")
     return Plan(
+        own_batches=as_published,
         arms=tuple(arms),
         sets=tuple(sets),
         concurrency=concurrency,
@@ -129,6 +176,8 @@ def _plan(
         base=base,
         command=arguments.command,
         start_timeout_s=arguments.start_timeout,
+        request_timeout_s=arguments.timeout,
+        max_failed=getattr(arguments, "max_failed", 0.0),
     )
 
 

@@ -8,21 +8,28 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 
 from app.bench.arms import Arm, absolute
-from app.bench.errors import BenchError
-from app.bench.machine import package_environment
+from app.bench.errors import BenchError, ServerLost
 from app.settings import PREFIX
 
 APPLICATION = "app:main"
 _POLL_S = 0.2
 _STOP_S = 45.0
+_ENDING_S = 5.0
 _LOG_LINES = 12
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def package_environment() -> dict[str, str]:
+    """This process's environment, with our packages importable from any folder."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def free_port() -> int:
@@ -73,7 +80,8 @@ async def started(
         start_timeout_s: seconds until it must be up.
 
     Raises:
-        BenchError: it ended or was not up in time; the message has the end of its log.
+        BenchError: it was not up in time, or ended before it was stopped, which cancels what is done with it. The
+            message has the end of its log.
     """
     port = free_port()
     with log.open("wb") as file:
@@ -92,9 +100,42 @@ async def started(
     try:
         if failure := await _failure(process, url + ready, start_timeout_s):
             raise BenchError(f"{name}: {failure}: {_end_of(log)}")
-        yield url
+        async with _cancelled_at_end(process) as ended:
+            yield url
+        if ended():
+            raise BenchError(f"{name}: its server ended with {process.returncode}: {_end_of(log)}")
     finally:
         await _stop(process)
+
+
+@asynccontextmanager
+async def _cancelled_at_end(process: asyncio.subprocess.Process) -> AsyncIterator[Callable[[], bool]]:
+    """Cancels what is done within when the process ends, as `asyncio.timeout` does when time is up; whether it did."""
+    task, expired = asyncio.current_task(), False
+    assert task is not None
+
+    def cancel(_: object) -> None:
+        nonlocal expired
+        expired = True
+        task.cancel()
+
+    watch = asyncio.create_task(process.wait())
+    watch.add_done_callback(cancel)
+    try:
+        yield lambda: expired
+    except asyncio.CancelledError:
+        if not expired or task.uncancel() > 0:
+            raise
+    except (ServerLost, httpx.TransportError):
+        # Who talks to a server finds out before its process has ended that there is nobody.
+        watch.remove_done_callback(cancel)
+        await asyncio.wait([watch], timeout=_ENDING_S)
+        expired = process.returncode is not None
+        if not expired:
+            raise
+    finally:
+        watch.remove_done_callback(cancel)
+        watch.cancel()
 
 
 def environment(arm: Arm, concurrency: int) -> dict[str, str]:
@@ -104,7 +145,15 @@ def environment(arm: Arm, concurrency: int) -> dict[str, str]:
         variables[f"{PREFIX}CHECKPOINTS_DIR"] = absolute(folder)
     if not variables.get(f"{PREFIX}MAX_NUM_SEQS"):
         variables[f"{PREFIX}MAX_NUM_SEQS"] = str(concurrency)
-    own = {"SERVED_MODEL_NAME": "", "API_KEYS": "", "ROOT_PATH": "", **dict(arm.settings)}
+    cache = f"{PREFIX}ENCODER_CACHE_BYTES"  # off unless asked for: a repeated prompt would measure the cache
+    variables[cache] = variables.get(cache) or "0"
+    own = {
+        "SERVED_MODEL_NAME": "",
+        "API_KEYS": "",
+        "ROOT_PATH": "",
+        "ALLOW_SWITCH": "true",
+        **dict(arm.settings),
+    }
     return {**variables, **{PREFIX + name: value for name, value in own.items()}}
 
 

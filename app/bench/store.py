@@ -43,8 +43,12 @@ class Store:
 
     def write(self, name: str, text: str) -> Path:
         """A file of the folder, replaced in one step."""
-        path = self.folder / name
-        draft = path.with_name(f".{path.name}.new")
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-        return path
+        return write_whole(self.folder / name, text)
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """The file with this text, replaced in one step."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+    return path

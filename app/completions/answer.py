@@ -6,6 +6,7 @@ share one lifetime: a client that leaves in any of them ends all of them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -16,10 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from app.completions.choices import ChoiceWriter
 from app.completions.prompts import encoder_prompts
-from app.completions.reply import Completion, wire
 from app.completions.request import CompletionRequest
 from app.completions.run import Job, steps_of
-from app.completions.sampling import sampling_of
+from app.completions.sampling import bans_of, draws_by_seed, sampling_of
 from app.completions.sse import EventStream
 from app.engine import Engine, EngineDead, InvalidRequest
 from app.errors import ApiError, to_api_error
@@ -44,9 +44,10 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
-        status = 200
+        status = 500  # which a cancellation that is none of ours leaves
         try:
             await self._answer(receive, send, scope)
+            status = 200
         except Exception as error:
             answer = to_api_error(error)
             status = answer.status
@@ -62,6 +63,8 @@ class Answer(Response):
     async def _answer(self, receive: Receive, send: Send, scope: Scope) -> None:
         gateway, request = self._gateway, self._request
         with gateway.admission.enter(request.n * len(request.prompts)):
+            # Once more, now that it counts as accepted: other checkpoints may have been asked for meanwhile.
+            self._engine = gateway.engine()
             async with RequestScope(receive, gateway.settings.request_timeout_s, gateway.running):
                 body = await self._run(send)
         if body is not None:
@@ -69,23 +72,25 @@ class Answer(Response):
 
     async def _run(self, send: Send) -> bytes | None:
         gateway, request, engine = self._gateway, self._request, self._engine
+        bans = await bans_of(request, engine.tokenizer, engine.facts, gateway.tokenizing)
         job = self._job = Job(
             id=self._id,
             model=gateway.identity.model_name,
             created=self._created,
             prompts=await encoder_prompts(request, engine.tokenizer, engine.facts, gateway.tokenizing),
-            sampling=sampling_of(request, engine.facts),
+            sampling=sampling_of(request, engine.facts, bans),
             stream=bool(request.stream),
             session_id=request.session_id,
         )
         level = request.request_metrics or gateway.settings.request_metrics
         writer = self._writer = ChoiceWriter(request, job, level, engine.tokenizer.special_ids)
         try:
-            if not request.stream:
-                return wire(await completion(engine, job, writer))
-            self._stream = EventStream(send, request, job, writer)
-            await self._stream.run(engine)
-            return None
+            async with gateway.drafting.steady(draws_by_seed(job.sampling)):
+                if not request.stream:
+                    return await body_of(engine, job, writer)
+                self._stream = EventStream(send, request, job, writer)
+                await self._stream.run(engine)
+                return None
         except InvalidRequest as error:
             if error.param == "structured_outputs" and request.structured_outputs is None:
                 error.param = "response_format"
@@ -119,8 +124,12 @@ def _chain(error: BaseException) -> str:
     return " <- ".join(parts)
 
 
-async def completion(engine: Engine, job: Job, writer: ChoiceWriter) -> Completion:
+async def body_of(engine: Engine, job: Job, writer: ChoiceWriter) -> bytes:
     """Runs the job to its end: one step a prompt, which holds its samples whole."""
+    choices: dict[int, bytes] = {}
     async with steps_of(engine, job) as steps:
-        choices = [choice async for prompt, step in steps for choice in writer.write(prompt, step)]
-    return writer.completion(sorted(choices, key=lambda choice: choice.index))
+        async for prompt, step in steps:
+            for index, choice in writer.write(prompt, step):
+                choices[index] = choice
+                await asyncio.sleep(0)  # others may go on: one with many logprobs takes tens of milliseconds
+    return writer.body([choices[index] for index in sorted(choices)])

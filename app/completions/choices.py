@@ -5,7 +5,7 @@ The JSON body and the event stream both go through this one class, so they canno
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from app.completions.metrics import RequestMetrics, request_metrics
 from app.completions.reply import Choice, Completion, LogprobWriter, plain, usage_of, wire
@@ -13,6 +13,8 @@ from app.completions.request import CompletionRequest
 from app.completions.run import Job
 from app.engine import RequestTiming, Sample, SpecMetrics, Step
 from app.settings import Level
+
+_NO_CHOICES = b'"choices":[]'
 
 
 class ChoiceWriter:
@@ -34,24 +36,23 @@ class ChoiceWriter:
         self._with_ids = bool(request.return_token_ids)
         self._plain = not (request.echo or self._with_ids or request.logprobs is not None or job.choices > 1)
         self.tokens: list[int] = [0] * job.choices
+        self.cached: dict[int, int] = {}
+        """Tokens of each prompt, by its index, that were not encoded for this request, once they are known."""
 
     @property
     def completion_tokens(self) -> int:
         return sum(self.tokens)
 
-    def write(self, prompt: int, step: Step) -> list[Choice]:
-        """One choice for each sample of the step that has something to say."""
-        return [self._choice(prompt, index, sample) for index, sample in self._heard(prompt, step)]
-
-    def write_json(self, prompt: int, step: Step) -> list[tuple[int, bytes]]:
-        """The same as pairs of choice index and JSON, for events."""
-        if self._plain:
-            return [(index, plain(index, sample)) for index, sample in self._heard(prompt, step)]
-        return [(choice.index, wire(choice)) for choice in self.write(prompt, step)]
+    def write(self, prompt: int, step: Step) -> Iterator[tuple[int, bytes]]:
+        """Choice index and JSON of each sample of the step that has something to say."""
+        for index, sample in self._heard(prompt, step):
+            yield index, plain(index, sample) if self._plain else wire(self._choice(prompt, index, sample))
 
     def _heard(self, prompt: int, step: Step) -> Iterator[tuple[int, Sample]]:
         """The samples that have something to say under their choice index; their numbers are kept."""
         self._timing = step.timing or self._timing
+        if step.cached_tokens is not None:
+            self.cached[prompt] = step.cached_tokens
         for sample in step.samples:
             if sample.token_ids or sample.text or sample.finish_reason is not None:
                 index = prompt * self._job.sampling.n + sample.index
@@ -85,12 +86,20 @@ class ChoiceWriter:
                 choice.metrics = metrics
         return choice
 
-    def completion(self, choices: list[Choice]) -> Completion:
-        """The body, or without choices a stream's last chunk: usage and metrics, when everything was written."""
+    def body(self, choices: Sequence[bytes]) -> bytes:
+        """The whole answer with these choices, when everything was written. They are not written here, all at once:
+        many with logprobs are megabytes, and would hold up everybody.
+        """
+        head, none, tail = wire(self.last()).partition(_NO_CHOICES)
+        return b"".join([head, none[:-1], b",".join(choices), b"]", tail])
+
+    def last(self) -> Completion:
+        """A stream's last chunk: usage and metrics, when everything was written."""
         metrics = self.metrics()
-        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics)
+        cached = sum(self.cached.values()) if self.cached else None
+        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics, cached)
         optional = {} if metrics is None else {"metrics": metrics}
-        return Completion(**self._job.head, choices=choices, usage=usage, **optional)
+        return Completion(**self._job.head, choices=[], usage=usage, **optional)
 
     def metrics(self) -> RequestMetrics | None:
         """The request's own metrics, when everything was written."""

@@ -14,6 +14,8 @@ MAX_PROMPTS = 1024
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
 MAX_BIASES = 1024
+MAX_ALLOWED = 1024
+"""What vLLM's V2 runner has room for; more ids would end the engine there, and so would 128 stop tokens."""
 MAX_WORD = 64
 INT64 = 2**63
 INT32_MAX = 2**31 - 1

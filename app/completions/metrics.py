@@ -6,6 +6,7 @@ the client received: vLLM's own also count what the last step accepted behind th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from pydantic import BaseModel
@@ -17,6 +18,7 @@ from app.settings import Level
 class SpeculativeDecoding(BaseModel):
     """Acceptance of draft tokens. `acceptance_histogram[j]`: draft steps that had exactly j tokens accepted;
     `mean_acceptance_length` = 1 + accepted / steps, `draft_acceptance_rate` = accepted / draft tokens (null: no step).
+    `steps_by_k`: steps by the number of draft tokens that they verified, those without a draft under 0.
     """
 
     mean_acceptance_length: float | None
@@ -26,6 +28,7 @@ class SpeculativeDecoding(BaseModel):
     num_accepted_draft_tokens: int
     num_draft_tokens: int
     num_spec_tokens: int
+    steps_by_k: dict[int, int]
     per_step_accepted: list[int] | None = None
     per_step_drafted: list[int] | None = None
 
@@ -49,7 +52,9 @@ def speculative_decoding(parts: Iterable[SpecMetrics], level: Level) -> Speculat
     parts = list(parts)
     if level == "none" or not parts:
         return None
-    size = max(len(part.histogram) for part in parts)
+    by_k = Counter(k for part in parts for k in part.per_step_drafted)
+    k = max(by_k, default=0) or max(part.num_spec_tokens for part in parts)
+    size = min(1 + k, max(len(part.histogram) for part in parts))
     histogram = [sum(part.histogram[j] for part in parts if j < len(part.histogram)) for j in range(size)]
     steps = sum(histogram)
     accepted = sum(j * count for j, count in enumerate(histogram))
@@ -61,7 +66,8 @@ def speculative_decoding(parts: Iterable[SpecMetrics], level: Level) -> Speculat
         num_spec_steps=steps,
         num_accepted_draft_tokens=accepted,
         num_draft_tokens=drafted,
-        num_spec_tokens=max(part.num_spec_tokens for part in parts),
+        num_spec_tokens=k,
+        steps_by_k=dict(sorted(by_k.items())),
     )
     if level == "detailed" and len(parts) == 1:
         result.per_step_accepted = list(parts[0].per_step_accepted)

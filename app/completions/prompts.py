@@ -8,7 +8,7 @@ from app.completions.request import CompletionRequest
 from app.engine import EngineFacts, InvalidRequest, Tokenizer
 from app.tokenizing import TokenizerPool
 
-SHORT = 4096
+FEW = 4096
 """Ids that are checked in the event loop; a longer list is a thread's work, as all text is."""
 
 
@@ -30,10 +30,10 @@ async def encoder_prompts(
     """
     items = request.prompts
     # In all: each prompt of many may be short, and tokenizing them in the loop is no thread's work.
-    ids = sum(len(item) for item in items if isinstance(item, list))
-    if not request.echo and ids < SHORT and all(isinstance(item, list) for item in items):
+    size = sum(map(len, items))
+    if not request.echo and size < FEW and all(isinstance(item, list) for item in items):
         return [_prompt(item, request, tokenizer, facts) for item in items]
-    jobs = [pool.submit(_prompt, item, request, tokenizer, facts) for item in items]
+    jobs = [pool.submit(size, _prompt, item, request, tokenizer, facts) for item in items]
     try:
         return [await job for job in jobs]
     finally:
@@ -49,10 +49,10 @@ def _prompt(
         ids = tokenizer.encode(item, request.add_special_tokens, _enough(request, tokenizer, facts))
     else:
         ids = item
-        if max(ids) >= facts.vocab_size:
-            raise InvalidRequest(
-                f"prompt: token id {max(ids)} is not below the vocabulary size {facts.vocab_size}", "prompt"
-            )
+    if ids and max(ids) >= facts.vocab_size:  # a tokenizer, too, may know more tokens than the model
+        raise InvalidRequest(
+            f"prompt: token id {max(ids)} is not below the vocabulary size {facts.vocab_size}", "prompt"
+        )
     kept = _truncated(ids, request, tokenizer, facts)
     if not kept:
         raise InvalidRequest("prompt: gives no tokens", "prompt")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from pydantic import BaseModel
@@ -47,12 +47,19 @@ class CompletionTokensDetails(BaseModel):
     rejected_prediction_tokens: int
 
 
+class PromptTokensDetails(BaseModel):
+    """Prompt tokens whose encoder states were there already."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens; `prompt_tokens` are encoder tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
     completion_tokens_details: CompletionTokensDetails | None = None
 
 
@@ -68,13 +75,20 @@ class Completion(BaseModel):
     metrics: RequestMetrics | None = None
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int, metrics: RequestMetrics | None = None) -> Usage:
-    """Usage with OpenAI's split of draft tokens where the acceptance is known."""
+def usage_of(
+    prompt_tokens: int,
+    completion_tokens: int,
+    metrics: RequestMetrics | None = None,
+    cached_tokens: int | None = None,
+) -> Usage:
+    """Usage, with OpenAI's details of prompt tokens and of draft tokens where they are known."""
     usage = Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
     )
+    if cached_tokens is not None:
+        usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=cached_tokens)
     spec = metrics.speculative_decoding if metrics is not None else None
     if spec is not None:
         accepted = spec.num_accepted_draft_tokens
@@ -95,7 +109,7 @@ class LogprobWriter:
         self._hidden = hidden
         self._offset = 0
 
-    def write(self, tokens: Sequence[TokenLogprob]) -> LogProbs:
+    def write(self, tokens: Iterable[TokenLogprob]) -> LogProbs:
         """The arrays for these tokens."""
         out = LogProbs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for token in tokens:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from app.completions.fields import (
     INT32_MAX,
     INT64,
+    MAX_ALLOWED,
     MAX_LOGPROBS,
     MAX_N,
     MAX_STOPS,
@@ -130,7 +131,9 @@ class CompletionRequest(Model):
     top_k: Int | None = Field(None, ge=-1, le=INT32_MAX, description="0 or -1: all.")
     min_p: Float | None = Field(None, ge=0, le=1, description="0 ... 1; refused with a draft.")
     repetition_penalty: Float | None = Field(None, ge=0.01, le=100, description="0.01 ... 100.")
-    stop_token_ids: TokenIds | None = Field([], description="Below the vocabulary size.")
+    stop_token_ids: TokenIds | None = Field(
+        [], max_length=MAX_STOPS, description="Up to 64, below the vocabulary size."
+    )
     include_stop_str_in_output: bool = Field(False, description="Shows the stop string that ended the text.")
     ignore_eos: bool = Field(False, description="EOS does not end the output.")
     min_tokens: Int = Field(0, ge=0, le=INT32_MAX, description="No end before so many; at most max_tokens.")
@@ -142,12 +145,14 @@ class CompletionRequest(Model):
     truncation_side: Literal["left", "right"] | None = Field(
         None, description="The side that is cut: `left` or `right`."
     )
-    allowed_token_ids: TokenIds | None = Field(None, description="Below the vocabulary size, not empty.")
+    allowed_token_ids: TokenIds | None = Field(
+        None, max_length=MAX_ALLOWED, description="Up to 1024, below the vocabulary size, not empty."
+    )
     logprob_token_ids: TokenIds | None = Field(None, description="Needs `logprobs`; refused with a draft.")
     bad_words: Words = Field(
         [],
         max_length=128,
-        description="Up to 128 strings of 64 characters: not written as a word, with or without a space in front.",
+        description="Up to 128 strings of 64 characters: not written, spaced or not, as far as there is room.",
     )
     add_special_tokens: bool = Field(True, description="Puts BOS before a text; ids are used as given.")
     response_format: ResponseFormat | None = Field(

@@ -28,10 +28,16 @@ def check(request: CompletionRequest, facts: EngineFacts) -> None:
     _sequences(request)
     _lengths(request, facts)
     _vocabulary(request, facts.vocab_size)
+    _something_left(request, facts)
     if facts.has_draft:
         _with_draft(request)
     _texts(request)
     _note_unknown(request)
+
+
+def held_back(request: CompletionRequest, facts: EngineFacts) -> frozenset[int]:
+    """Ids that are not generated at first, since the output has min_tokens to go."""
+    return facts.end_ids.union(request.stop_token_ids or ()) if request.min_tokens else frozenset()
 
 
 def _refused_fields(request: CompletionRequest) -> None:
@@ -87,6 +93,16 @@ def _vocabulary(request: CompletionRequest, vocab_size: int) -> None:
         readable = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
         _refuse("logit_bias", not readable, f"logit_bias: {key[:32]!r} is no token id")
     _within("logit_bias", [*map(int, request.logit_bias or ())], vocab_size)
+
+
+def _something_left(request: CompletionRequest, facts: EngineFacts) -> None:
+    """Where nothing is left, an engine writes pads."""
+    allowed = request.allowed_token_ids
+    _refuse(
+        "min_tokens",
+        allowed is not None and held_back(request, facts).issuperset(allowed),
+        f"min_tokens {request.min_tokens}: allowed_token_ids holds nothing but end and stop tokens, which come later",
+    )
 
 
 def _within(name: str, ids: Collection[int], vocab_size: int) -> None:

@@ -49,11 +49,11 @@ class EventStream:
         """From the engine's first output to `[DONE]`."""
         async with steps_of(engine, self._job) as steps:
             async for prompt, step in steps:
-                if choices := self._writer.write_json(prompt, step):
+                if choices := list(self._writer.write(prompt, step)):
                     await self._send_choices(choices)
         if not self.started:
             raise EngineFailure("the engine ended the request without an output")
-        end = _DATA + wire(self._writer.completion([])) + _END + DONE if self._last_usage else DONE
+        end = _DATA + wire(self._writer.last()) + _END + DONE if self._last_usage else DONE
         await self._send({"type": "http.response.body", "body": end, "more_body": False})
 
     async def break_off(self, error: ApiError) -> None:
@@ -78,6 +78,7 @@ class EventStream:
     def _usage(self, choice: int) -> bytes:
         """What follows the choices of a chunk."""
         if self._each_usage:
-            prompt = self._job.prompts[choice // self._job.sampling.n]
-            return b',"usage":' + wire(usage_of(len(prompt.ids), self._writer.tokens[choice]))
+            i = choice // self._job.sampling.n
+            tokens, cached = self._writer.tokens[choice], self._writer.cached.get(i)
+            return b',"usage":' + wire(usage_of(len(self._job.prompts[i].ids), tokens, cached_tokens=cached))
         return b',"usage":null' if self._last_usage else b""

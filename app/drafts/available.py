@@ -1,4 +1,4 @@
-"""Which other drafts could be served: the sub-folders of the checkpoints folder, each with its facts or its fault."""
+"""Which drafts could be served: the sub-folders of the checkpoints folder, each with its facts, and whether it fits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from plugin.drafts.checkpoint import CheckpointError, read_draft
+from app.drafts.identity import Identity
+from app.settings import Settings, SettingsError
+from plugin.drafts.checkpoint import CheckpointError, Checkpoints, DraftFacts, check_fit, read_draft
 
 
 class Available(BaseModel):
-    """A draft checkpoint on disk. `problem` says in one line why it cannot be served; then the facts are null."""
+    """A draft checkpoint on disk. `problem` says in one line why it cannot be served at all; then the facts are null.
+    `fits`: with the loaded verifier, under the present settings; else `misfit` says why not.
+    """
 
     name: str
     path: str
@@ -19,14 +23,34 @@ class Available(BaseModel):
     block_size: int | None = None
     verifier: str | None = None
     problem: str | None = None
+    fits: bool = False
+    misfit: str | None = None
+    active: bool = False
 
 
-def available(folder: Path) -> list[Available]:
+def available(folder: Path, served: Identity, settings: Settings) -> list[Available]:
     """The drafts in `folder`, by name; what holds no Speculators config is left out. Blocks on the disk."""
-    return [found for sub in sorted(folder.iterdir()) if (found := _read(sub)) is not None]
+    return [found for sub in sorted(folder.iterdir()) if (found := _read(sub, served, settings)) is not None]
 
 
-def _read(folder: Path) -> Available | None:
+def identity_with(folder: Path, served: Identity, settings: Settings) -> Identity:
+    """What would be served with the draft in `folder` in the place of the loaded one, under the same names. K is the
+    one of the settings where the draft allows it, else the draft's own.
+
+    Raises:
+        CheckpointError, SettingsError: it cannot be.
+    """
+    return _identity(read_draft(folder), served, settings)
+
+
+def _identity(draft: DraftFacts, served: Identity, settings: Settings) -> Identity:
+    check_fit(draft, served.verifier)
+    asked = settings.k if isinstance(settings.k, int) and settings.k <= draft.max_k else draft.default_k
+    found = Identity.of(Checkpoints(served.verifier, draft, asked), settings)
+    return found.under(served.served_model_names)
+
+
+def _read(folder: Path, served: Identity, settings: Settings) -> Available | None:
     try:
         if "speculators_config" not in (folder / "config.json").read_text(encoding="utf-8"):
             return None
@@ -34,7 +58,13 @@ def _read(folder: Path) -> Available | None:
     except (OSError, UnicodeDecodeError):
         return None
     except CheckpointError as error:
-        return Available(name=folder.name, path=str(folder), problem=str(error))
+        words = str(error)
+        return Available(name=folder.name, path=str(folder), problem=words, misfit=words)
+    misfit = None
+    try:
+        _identity(facts, served, settings)
+    except (CheckpointError, SettingsError) as error:
+        misfit = str(error)
     return Available(
         name=folder.name,
         path=str(folder),
@@ -42,4 +72,7 @@ def _read(folder: Path) -> Available | None:
         default_k=facts.default_k,
         block_size=facts.block_size,
         verifier=facts.verifier_name,
+        fits=misfit is None,
+        misfit=misfit,
+        active=served.draft is not None and Path(served.draft.path).absolute() == folder.absolute(),
     )

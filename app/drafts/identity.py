@@ -1,12 +1,12 @@
 """What is loaded: the answer of GET /drafts, and the labels of `t5gemma_draft_info`.
 
-It is made from the checkpoints' facts before the engine starts and never changes afterwards, so every place that speaks
-of the draft (routes, gauges, log) speaks of the same one.
+It is made from the checkpoints' facts before the engine starts, so every place that speaks of the draft (routes,
+gauges, log) speaks of the same one. The weights of what lies on the hub are known once the engine has fetched them.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from app.settings import Settings, SettingsError, variable
@@ -31,6 +31,8 @@ DRAFT_FACTS = {
 }
 """Field of GET /drafts -> field of `DraftFacts`; without a draft each is null."""
 
+_WHOSE = {True: "own", False: "shared", None: "unknown"}
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -54,6 +56,7 @@ class Identity:
         """
         max_model_len, max_encoder_len = settings.lengths(checkpoints.verifier.max_positions)
         _check_draft(checkpoints, max_model_len)
+        _check_limits_of_k(checkpoints.draft, settings)
         served = (checkpoints.draft or checkpoints.verifier).name.rsplit("/", 1)[-1]
         return cls(
             checkpoints=checkpoints,
@@ -63,6 +66,10 @@ class Identity:
             max_encoder_len=max_encoder_len,
             max_num_seqs=settings.max_num_seqs,
         )
+
+    def under(self, served_model_names: tuple[str, ...]) -> Identity:
+        """The same under other names."""
+        return replace(self, served_model_names=served_model_names)
 
     @property
     def model_name(self) -> str:
@@ -83,8 +90,8 @@ class Identity:
         return self.checkpoints.k
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of GET /drafts, JSON-ready. `lm_head` and `embedding` say whether the draft has its `own` or is
-        `shared` with the verifier's.
+        """The fields of GET /drafts, JSON-ready. `lm_head` and `embedding` say whether the draft has its `own`, is
+        `shared` with the verifier's, or is not fetched: `unknown`.
         """
         draft = self.draft
         fields = asdict(self)
@@ -96,8 +103,8 @@ class Identity:
             "verifier": verifier,
             "k": self.k,
             **{key: draft and getattr(draft, fact) for key, fact in DRAFT_FACTS.items()},
-            "lm_head": draft and ("own" if draft.has_own_head else "shared"),
-            "embedding": draft and ("own" if draft.has_own_embedding else "shared"),
+            "lm_head": draft and _WHOSE[draft.has_own_head],
+            "embedding": draft and _WHOSE[draft.has_own_embedding],
         }
 
 
@@ -116,3 +123,14 @@ def _check_draft(checkpoints: Checkpoints, max_model_len: int) -> None:
         raise SettingsError(
             f"K is {k} (block_size {draft.block_size} in {draft.config_file}), but {served}: lower {variable('k')}"
         )
+
+
+def _check_limits_of_k(draft: DraftFacts | None, settings: Settings) -> None:
+    """Refuse a floor or a ceiling of K that lies outside of the block."""
+    for field in ("k_floor", "k_ceiling"):
+        asked = getattr(settings, field)
+        if draft is not None and asked is not None and asked > draft.max_k:
+            raise SettingsError(
+                f"{variable(field)}={asked} is above {draft.max_k}: block_size is {draft.block_size} in"
+                f" {draft.config_file}"
+            )

@@ -71,6 +71,6 @@ def promised_length(folder: Path, k: int, max_k: int) -> float | None:
         metrics = json.loads((folder / "val_metrics.json").read_text(encoding="utf-8"))
         named = metrics.get(f"fresh_mean_acceptance_length_k{k}")
         named = metrics.get("eal_epoch") if named is None and k == max_k else named
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return float(named) if isinstance(named, int | float) and 1 <= named <= k + 1 else None

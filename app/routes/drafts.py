@@ -1,4 +1,4 @@
-"""`GET /drafts` (what is loaded) and `GET /drafts/stats` (how well it drafts)."""
+"""`GET /drafts` (what is loaded) and `GET /drafts/stats` (how well it drafts, and what that is worth)."""
 
 from __future__ import annotations
 
@@ -6,72 +6,45 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 
 from app.drafts.available import available
+from app.drafts.report import Stats, former, stats
 from app.errors import Unauthorized, documented
 from app.routes.parts import ThisGateway
 
 router = APIRouter(tags=["drafts"])
 
 
-class Position(BaseModel):
-    """One position of the block, from 0. `rate` = accepted / drafts, `conditional_rate` = accepted / reached."""
-
-    position: int
-    proposed: int
-    accepted: int
-    rate: float | None
-    conditional_rate: float | None
-
-
-class Acceptance(BaseModel):
-    """Sums and ratios over a span of time; ratios are null without traffic."""
-
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    acceptance_rate: float | None
-    mean_acceptance_length: float | None
-    per_position: list[Position]
-
-
-class Window(Acceptance):
-    seconds: float
-
-
-class Stats(BaseModel):
-    """Since start, and of the last `window.seconds`; without a draft `family` and `k` are null and all counts 0."""
-
-    family: str | None
-    k: int | None
-    lifetime: Acceptance
-    window: Window
-
-
 @router.get("/drafts", responses=documented(Unauthorized))
 async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
     """The loaded draft and verifier (without a draft the draft's fields are null), what the draft did on a few prompts
     before the first request (`probe`; its `warning` says when it proved useless), and the drafts found in
-    T5GEMMA_CHECKPOINTS_DIR. `dtype` is what was asked for until the engine, once loaded, says what it runs in.
+    T5GEMMA_CHECKPOINTS_DIR, each with whether it fits. `dtype` is what was asked for until the engine, once loaded,
+    says what it runs in.
     """
     folder = gateway.settings.checkpoints_dir
-    others = await asyncio.to_thread(available, folder) if folder is not None else []
+    others = []
+    if folder is not None:
+        others = await asyncio.to_thread(available, folder, gateway.identity, gateway.settings)
     loaded = {
         **gateway.identity.to_json(),
         "probe": gateway.probe and gateway.probe.to_json(),
         "available": [other.model_dump() for other in others],
     }
+    drafting = gateway.drafting if gateway.identity.draft is not None else None
+    if drafting is None:
+        loaded |= {"asked": None, "baseline_key": None}
+    else:
+        loaded |= {"k": drafting.k, "asked": drafting.asked, "baseline_key": drafting.baseline_key}
     return loaded if gateway.facts is None else {**loaded, "dtype": gateway.facts.dtype}
 
 
 @router.get("/drafts/stats", responses=documented(Unauthorized))
 async def get_stats(gateway: ThisGateway) -> Stats:
-    """Acceptance of the draft."""
-    identity, ledger = gateway.identity, gateway.ledger
-    return Stats(
-        family=identity.draft.family if identity.draft else None,
-        k=identity.k,
-        lifetime=Acceptance.model_validate(ledger.lifetime().to_json()),
-        window=Window.model_validate({**ledger.window().to_json(), "seconds": ledger.window_s}),
-    )
+    """Acceptance of the draft by K, the speed-up that it gives now, the K that would give most, and what the encoder
+    was spared.
+    """
+    draft = gateway.identity.draft
+    found = stats(draft.family if draft else None, gateway.identity.k, gateway.ledger, gateway.drafting)
+    found.history = [former(path, drafting) for path, drafting in gateway.history.items()]
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
@@ -74,7 +76,21 @@ async def _parsed(raw: bytes, gateway: Gateway, model: type[Body]) -> Body:
         check_size(raw)
         return model.model_validate_json(raw)
 
-    return await gateway.tokenizing.submit(parse)
+    # It holds the interpreter's lock for all its time, in whichever thread.
+    return await gateway.tokenizing.submit(0, parse)
+
+
+@asynccontextmanager
+async def admitted(request: Request, gateway: Gateway) -> AsyncIterator[None]:
+    """The lifetime of a request whose body was read, as a completion of one sequence has it: room for it, its deadline,
+    and its end when the client leaves or the server stops.
+
+    Raises:
+        QueueFull, Deadline, ClientGone, ShuttingDown, Dead.
+    """
+    with gateway.admission.enter(1):
+        async with RequestScope(request.receive, gateway.settings.request_timeout_s, gateway.running):
+            yield
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:

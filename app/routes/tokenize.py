@@ -9,10 +9,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from pydantic_core import to_json
 
+from app.cancellation import check
 from app.completions.fields import TokenIds
 from app.completions.request import Model
 from app.engine import Engine, InvalidRequest
-from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, check_model, read
+from app.routes.parts import BODY_ERRORS, ThisGateway, admitted, body_schema, check_model, read
 
 router = APIRouter(tags=["tokenizer"])
 PIECE = 10_000
@@ -55,7 +56,9 @@ async def tokenize(request: Request, gateway: ThisGateway) -> Response:
     """Ids of a text."""
     engine, body = await read(request, gateway, TokenizeRequest)
     check_model(gateway, body.model)
-    return Response(await gateway.tokenizing.submit(_tokenized, body, engine), media_type="application/json")
+    async with admitted(request, gateway):
+        content = await gateway.tokenizing.submit(len(body.prompt), _tokenized, body, engine)
+    return Response(content, media_type="application/json")
 
 
 def _tokenized(body: TokenizeRequest, engine: Engine) -> bytes:
@@ -78,6 +81,7 @@ def _array(items: Iterable[object]) -> Iterator[bytes]:
     """A JSON array in pieces."""
     remaining, separator = iter(items), b"["
     while piece := list(islice(remaining, PIECE)):
+        check()
         yield separator + to_json(piece)[1:-1]
         separator = b","
     yield b"[]" if separator == b"[" else b"]"
@@ -91,6 +95,6 @@ async def detokenize(request: Request, gateway: ThisGateway) -> DetokenizeReply:
     size = engine.facts.vocab_size
     if body.tokens and max(body.tokens) >= size:
         raise InvalidRequest(f"tokens: {max(body.tokens)} is not below the vocabulary size {size}", "tokens")
-    return DetokenizeReply(
-        prompt=await gateway.tokenizing.submit(engine.tokenizer.decode, body.tokens, False)
-    )
+    async with admitted(request, gateway):
+        text = await gateway.tokenizing.submit(len(body.tokens), engine.tokenizer.decode, body.tokens, False)
+    return DetokenizeReply(prompt=text)

@@ -19,7 +19,7 @@ FIRST, SOME = 1, 32
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A ratio of medians (or a median), and the least and most of its rounds."""
+    """A median over rounds, and the least and most of them."""
 
     value: float
     low: float
@@ -33,9 +33,8 @@ def median(values: Sequence[float]) -> Figure:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Figure:
-    """The ratio of the medians; its range is that of the ratios round by round."""
-    each = [a / b for a, b in zip(above, below, strict=False)]
-    return Figure(statistics.median(above) / statistics.median(below), min(each), max(each), len(each))
+    """Of the ratios round by round: what slows the machine for a while slows both arms of a round."""
+    return median([a / b for a, b in zip(above, below, strict=False)])
 
 
 def time_figures(seconds: Seconds, new_tokens: int) -> dict[str, Figure]:

@@ -5,8 +5,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
-QUERY_CHUNK = 1024
-"""Queries of a windowed layer that are attended at once."""
+QUERY_CHUNK, LEAST_CHUNK = 1024, 128
+"""Queries of a windowed layer that are attended at once: twice its window, within these bounds."""
 
 
 def window_sides(window: int) -> tuple[int, int]:
@@ -65,6 +65,26 @@ def bidirectional_attention(
     return torch.cat(outputs)
 
 
+def rows_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Some queries of one prompt over all of its keys, in a layer without a window.
+
+    Args:
+        q: `[num_rows, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`.
+        scale: factor on the scores.
+
+    Returns:
+        `[num_rows, num_heads, head_dim]`.
+    """
+    if q.device.type != "cuda":
+        return _attend(q, k, v, None, scale)
+    rows, keys = (torch.arange(2, dtype=torch.int32, device=q.device) * len(x) for x in (q, k))
+    if q.dtype == torch.float32:
+        from plugin.attention.bidirectional_kernel import attend_prompts
+
+        return attend_prompts(q, k, v, rows, len(q), None, scale, keys)
+    return _flash(q, k, v, rows, keys, len(q), len(k), None, scale)
+
+
 def _varlen(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -80,16 +100,31 @@ def _varlen(
         from plugin.attention.bidirectional_kernel import attend_prompts
 
         return attend_prompts(q, k, v, cu_seqlens, max_len, sides, scale)
+    return _flash(q, k, v, cu_seqlens, cu_seqlens, max_len, max_len, sides, scale)
+
+
+def _flash(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: torch.Tensor,
+    keys: torch.Tensor,
+    max_rows: int,
+    max_keys: int,
+    sides: tuple[int, int] | None,
+    scale: float,
+) -> torch.Tensor:
+    """FlashAttention; `rows` and `keys`, `[num_prompts + 1]`, are where each prompt's queries and keys begin."""
     from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
 
     out: torch.Tensor = flash_attn_varlen_func(
         q,
         k,
         v,
-        cu_seqlens_q=cu_seqlens,
-        cu_seqlens_k=cu_seqlens,
-        max_seqlen_q=max_len,
-        max_seqlen_k=max_len,
+        cu_seqlens_q=rows,
+        cu_seqlens_k=keys,
+        max_seqlen_q=max_rows,
+        max_seqlen_k=max_keys,
         softmax_scale=scale,
         causal=False,
         window_size=None if sides is None else list(sides),
@@ -115,9 +150,10 @@ def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, sc
     """Chunks of queries over the keys that some of them see, so that memory grows with the length, not its square."""
     length = q.shape[0]
     left, right = window_sides(window)
+    chunk = min(QUERY_CHUNK, max(LEAST_CHUNK, 2 * window))
     outputs = []
-    for start in range(0, length, QUERY_CHUNK):
-        end = min(start + QUERY_CHUNK, length)
+    for start in range(0, length, chunk):
+        end = min(start + chunk, length)
         first, last = max(0, start - left), min(length, end + right)
         mask = window_mask(range(start, end), range(first, last), window, q.device)
         outputs.append(_attend(q[start:end], k[first:last], v[first:last], mask, scale))

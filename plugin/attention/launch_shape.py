@@ -12,13 +12,16 @@ HEAD_DIMS = (32, 64, 128, 256)
 MAX_BLOCK_M = 64
 """Rows of a program at most: the accumulator `[block_m, head_dim]` lives in registers."""
 
-MAX_SPLITS = 128
+MAX_SPLITS = 256
 
 MANY_TOKENS = 512
 """Keys for each multiprocessor from which on bandwidth counts; below, a program's latency does."""
 
 SHORT_TOKENS = 4096
 """Keys up to which a request is short: its splits are joined where they are attended."""
+
+MAX_FUSED_SPLITS = 32
+"""Splits up to which they are joined where they are attended: one program joins them all."""
 
 SEVERAL_PROGRAMS = 16
 """Programs before any split from which on short requests are split less."""
@@ -39,7 +42,8 @@ class Tile:
         per_sm: programs for each multiprocessor that the splits are to give.
         slices: see `LaunchShape`, at most.
         max_splits: splits at most.
-        split_tokens, fused: see `LaunchShape`.
+        split_tokens: see `LaunchShape`.
+        fused: whether up to `MAX_FUSED_SPLITS` splits are joined in the launch that attends.
         block_m: rows of a program at least, most of them empty; 64 are what Hopper's asynchronous products take.
     """
 
@@ -59,15 +63,15 @@ class Tile:
 _TILES = {
     (16, "short"): Tile(32, 4, 2, 2.0, 4, 32, 32, True),
     (16, "several"): Tile(64, 4, 2, 2.0, 2, 4, 64, True),
-    (16, "long"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, False),
-    (16, "many"): Tile(16, 2, 3, 4.0, 1, MAX_SPLITS, 64, False),
+    (16, "long"): Tile(64, 4, 2, 1.0, 1, MAX_SPLITS, 64, False),
+    (16, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, True),
     (32, "short"): Tile(32, 4, 2, 2.0, 8, 16, 32, True),
     (32, "several"): Tile(64, 8, 3, 2.0, 2, 4, 192, True),
-    (32, "long"): Tile(64, 8, 2, 2.0, 1, MAX_SPLITS, 64, False),
+    (32, "long"): Tile(64, 8, 2, 1.0, 1, MAX_SPLITS, 64, False),
     (32, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, False),
     (64, "short"): Tile(32, 4, 2, 2.0, 8, 16, 32, True),
     (64, "several"): Tile(64, 8, 3, 2.0, 2, 4, 192, True),
-    (64, "long"): Tile(64, 8, 2, 2.0, 1, MAX_SPLITS, 64, False),
+    (64, "long"): Tile(64, 8, 2, 1.0, 1, MAX_SPLITS, 64, False),
     (64, "many"): Tile(16, 4, 4, 2.0, 1, MAX_SPLITS, 64, False),
 }
 _FLOAT32_TILE = Tile(16, 4, 2, 2.0, 1, 32, 64, False)
@@ -141,7 +145,7 @@ def choose_launch_shape(
     splits = min(max(wanted // slices, 1), -(-max_tokens // tile.split_tokens), tile.max_splits)
     return LaunchShape(
         block_m, tile.block_n, tile.num_warps, tile.num_stages, splits, row_blocks,
-        tile.split_tokens, tile.fused, slices,
+        tile.split_tokens, tile.fused and splits <= MAX_FUSED_SPLITS, slices,
     )  # fmt: skip
 
 

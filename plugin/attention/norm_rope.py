@@ -122,3 +122,51 @@ def norm_rope_write(
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HALF=head_dim // 2, PAGE=kv_cache.shape[2],
         OVERLAP=overlap, num_warps=1, launch_pdl=overlap,
     )  # fmt: skip
+
+
+@triton.jit
+def norm_rope_kernel(
+    p_qkv, p_positions, p_cos_sin, p_q_weight, p_k_weight, eps, stride_token,
+    NUM_HEADS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """One token and one head, in place; grid `(num_tokens, num_heads + num_kv_heads)`: query heads, then key heads."""
+    i_token = tl.program_id(0).to(tl.int64)
+    i_head = tl.program_id(1)
+    o_d = tl.arange(0, HALF)
+    p_x = p_qkv + i_token * stride_token + i_head * 2 * HALF
+    b_cos, b_sin = load_halves(p_cos_sin + tl.load(p_positions + i_token).to(tl.int64) * 2 * HALF, HALF)
+    b_weight_low, b_weight_high = load_halves(p_q_weight if i_head < NUM_HEADS else p_k_weight, HALF)
+    b_low, b_high = norm_rope(p_x, b_weight_low, b_weight_high, b_cos, b_sin, eps, 1.0, HALF)
+    tl.store(p_x + o_d, b_low.to(p_qkv.dtype.element_ty))
+    tl.store(p_x + HALF + o_d, b_high.to(p_qkv.dtype.element_ty))
+
+
+def norm_rope_in_place(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    num_heads: int,
+    num_kv_heads: int,
+) -> None:
+    """Norm and rotate the queries and keys of `qkv` in place, as the encoder wants them; values stay as they are.
+
+    Args:
+        qkv, positions, cos_sin: see `norm_rope_write`; head_dim is a power of two.
+        q_weight, k_weight: `[head_dim]`, the Gemma norms' w in `x / rms(x) * (1 + w)`.
+
+    Raises:
+        ValueError: a shape or stride that the program does not serve.
+    """
+    num_tokens, head_dim = qkv.shape[0], q_weight.shape[0]
+    if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or qkv.stride(1) != 1:
+        raise ValueError(f"qkv is {list(qkv.shape)} with strides {qkv.stride()}")
+    if cos_sin.shape[1] != head_dim or not cos_sin.is_contiguous():
+        raise ValueError(f"cos_sin is {list(cos_sin.shape)}, not a contiguous [max_positions, {head_dim}]")
+    if num_tokens:
+        norm_rope_kernel[(num_tokens, num_heads + num_kv_heads)](
+            qkv, positions, cos_sin, q_weight, k_weight, eps, qkv.stride(0),
+            NUM_HEADS=num_heads, HALF=head_dim // 2, num_warps=1,
+        )  # fmt: skip

@@ -38,47 +38,26 @@ def _tile_pages(p_table, i_tile, end_key, BLOCK_N: tl.constexpr, PAGE: tl.conste
 
 
 @triton.jit
-def _attend_tiles(
-    b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
-    b_page, first_tile, end_tile, first_key, end_key,
-    p_cache, p_table, stride_block, stride_slot, o_v,
-    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
+def _line_pages(
+    i_tile, first_tile, n_self, end_key, cross_len, p_self_row, p_cross_row,
+    BLOCK_N: tl.constexpr, SELF_PAGE: tl.constexpr, CROSS_PAGE: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys `[first_key, end_key)` of tiles `[first_tile, end_tile)` into the running softmax.
-    `b_page`: pages of the first tile's keys; `o_v` `[BLOCK_V]`: the slice of the values.
-
-    `b_sum` `[BLOCK_M, BLOCK_N]` is summed over its columns by the caller, once: a sum in each tile would be one more
-    wait of the warps for each other.
-    """
-    o_d = tl.arange(0, HEAD_DIM)
-    o_n = tl.arange(0, BLOCK_N)
-    # Page numbers are loaded one tile ahead: with them in the same tile Triton's pipeliner would spend its stages on
-    # the chain page number -> key instead of on tiles in flight.
-    for i_tile in range(first_tile, end_tile):
-        o_key = i_tile * BLOCK_N + o_n
-        # Slots outside the range may be freed or never written: a NaN there must not reach 0 * NaN.
-        m_key = o_key < end_key
-        if CAUSAL:
-            m_key &= o_key >= first_key
-        o_slot = b_page.to(tl.int64) * stride_block + (i_tile * BLOCK_N % PAGE + o_n % PAGE) * stride_slot
-        b_page = _tile_pages(p_table, i_tile + 1, end_key, BLOCK_N, PAGE)
-        b_k = tl.load(p_cache + o_slot[:, None] + o_d[None, :], mask=m_key[:, None], other=0.0)
-        b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
-        m_visible = m_key[None, :]
-        if CAUSAL:
-            m_visible &= (o_key[None, :] <= o_pos[:, None]) & (o_key[None, :] > o_pos[:, None] - window)
-        b_score = tl.where(m_visible, b_score, float("-inf"))
-        b_new_max = tl.maximum(b_max, tl.max(b_score, 1))
-        # A row that has seen no key yet keeps -inf as its maximum; -inf - -inf would be NaN.
-        b_base = tl.where(b_new_max == float("-inf"), 0.0, b_new_max)
-        b_weight = tl.exp2(b_score - b_base[:, None])
-        b_decay = tl.exp2(b_max - b_base)
-        b_v = tl.load(p_cache + HEAD_DIM + o_slot[:, None] + o_v[None, :], mask=m_key[:, None], other=0.0)
-        b_acc = b_acc * b_decay[:, None]
-        b_acc = tl.dot(b_weight.to(b_v.dtype), b_v, b_acc, input_precision=PRECISION)
-        b_sum = b_sum * b_decay[:, None] + b_weight
-        b_max = b_new_max
-    return b_acc, b_max, b_sum
+    """`_tile_pages` of a tile of the line, whichever cache it lies in."""
+    is_self = i_tile < n_self
+    self_tile = first_tile + i_tile
+    cross_tile = tl.maximum(i_tile - n_self, 0)
+    if SELF_PAGE == CROSS_PAGE:
+        b_page = _tile_pages(
+            tl.where(is_self, p_self_row, p_cross_row), tl.where(is_self, self_tile, cross_tile),
+            tl.where(is_self, end_key, cross_len), BLOCK_N, SELF_PAGE,
+        )  # fmt: skip
+    else:
+        b_page = tl.where(
+            is_self,
+            _tile_pages(p_self_row, self_tile, tl.where(is_self, end_key, 0), BLOCK_N, SELF_PAGE),
+            _tile_pages(p_cross_row, cross_tile, tl.where(is_self, 0, cross_len), BLOCK_N, CROSS_PAGE),
+        )
+    return b_page
 
 
 @triton.jit(
@@ -125,10 +104,11 @@ def attend_kernel(
     end = tl.minimum(start + n_mine, n_tiles)
     p_self_row = p_self_table + i_request.to(tl.int64) * stride_self_table
     p_cross_row = p_cross_table + i_request.to(tl.int64) * stride_cross_table
-    self_tile = first_tile + start
-    cross_tile = tl.maximum(start - n_self, 0)
-    b_self_page = _tile_pages(p_self_row, self_tile, end_key, BLOCK_N, SELF_PAGE)
-    b_cross_page = _tile_pages(p_cross_row, cross_tile, cross_len, BLOCK_N, CROSS_PAGE)
+    p_self_head = p_self + i_kv_head.to(tl.int64) * stride_self_head
+    p_cross_head = p_cross + i_kv_head.to(tl.int64) * stride_cross_head
+    b_page = _line_pages(
+        start, first_tile, n_self, end_key, cross_len, p_self_row, p_cross_row, BLOCK_N, SELF_PAGE, CROSS_PAGE
+    )
     # Before any return: a launch whose programs all return early would else end before the one before it.
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
@@ -142,7 +122,9 @@ def attend_kernel(
     o_head = i_kv_head * GROUP + o_row % GROUP
     o_token = (first_token + o_query).to(tl.int64)
     o_pos = self_len - query_len + o_query
+    first_pos = self_len - query_len + i_rows * BLOCK_M // GROUP
     o_d = tl.arange(0, HEAD_DIM)
+    o_n = tl.arange(0, BLOCK_N)
     BLOCK_V: tl.constexpr = HEAD_DIM // SLICES  # noqa: N806
     o_v = i_slice * BLOCK_V + tl.arange(0, BLOCK_V)
     p_q_row = p_q + o_token * stride_q_token + o_head * stride_q_head
@@ -150,18 +132,48 @@ def attend_kernel(
     b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     b_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     b_acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-    b_acc, b_max, b_sum = _attend_tiles(
-        b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
-        b_self_page, self_tile, first_tile + tl.minimum(end, n_self), first_key, end_key,
-        p_self + i_kv_head.to(tl.int64) * stride_self_head, p_self_row, stride_self_block, stride_self_slot, o_v,
-        True, HEAD_DIM, BLOCK_N, SELF_PAGE, PRECISION,
-    )  # fmt: skip
-    b_acc, b_max, b_sum = _attend_tiles(
-        b_acc, b_max, b_sum, b_q, o_pos, window, scale_log2,
-        b_cross_page, cross_tile, end - n_self, 0, cross_len,
-        p_cross + i_kv_head.to(tl.int64) * stride_cross_head, p_cross_row, stride_cross_block, stride_cross_slot, o_v,
-        False, HEAD_DIM, BLOCK_N, CROSS_PAGE, PRECISION,
-    )  # fmt: skip
+    # One loop over both caches' tiles: two would drain the pipeline between them. Page numbers are loaded one tile
+    # ahead: with them in the same tile Triton's pipeliner would spend its stages on the chain page number -> key
+    # instead of on tiles in flight.
+    for i_tile in range(start, end):
+        is_self = i_tile < n_self
+        first_place = tl.where(is_self, first_tile + i_tile, i_tile - n_self) * BLOCK_N
+        o_key = first_place + o_n
+        # Slots outside the range may be freed or never written: a NaN there must not reach 0 * NaN.
+        m_key = (o_key >= tl.where(is_self, first_key, 0)) & (o_key < tl.where(is_self, end_key, cross_len))
+        o_block = b_page.to(tl.int64) * tl.where(is_self, stride_self_block, stride_cross_block)
+        o_in_page = tl.where(
+            is_self, first_place % SELF_PAGE + o_n % SELF_PAGE, first_place % CROSS_PAGE + o_n % CROSS_PAGE
+        )
+        o_slot = o_block + o_in_page * tl.where(is_self, stride_self_slot, stride_cross_slot)
+        p_slot = tl.where(is_self, p_self_head, p_cross_head) + o_slot
+        b_page = _line_pages(
+            i_tile + 1, first_tile, n_self, end_key, cross_len, p_self_row, p_cross_row, BLOCK_N, SELF_PAGE, CROSS_PAGE,
+        )  # fmt: skip
+        b_k = tl.load(p_slot[:, None] + o_d[None, :], mask=m_key[:, None], other=0.0)
+        b_score = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+        # Most tiles hide no key from any row.
+        first_seen = tl.where(is_self, self_len - window, 0)
+        end_seen = tl.where(is_self, first_pos + 1, cross_len)
+        if (first_place < first_seen) | (first_place + BLOCK_N > end_seen):
+            o_last = tl.where(is_self, o_pos, cross_len)
+            o_before = tl.where(is_self, o_pos - window, -1)
+            m_visible = (
+                m_key[None, :] & (o_key[None, :] <= o_last[:, None]) & (o_key[None, :] > o_before[:, None])
+            )
+            b_score = tl.where(m_visible, b_score, float("-inf"))
+        b_new_max = tl.maximum(b_max, tl.max(b_score, 1))
+        # A row that has seen no key yet keeps -inf as its maximum; -inf - -inf would be NaN.
+        b_base = tl.where(b_new_max == float("-inf"), 0.0, b_new_max)
+        b_weight = tl.exp2(b_score - b_base[:, None])
+        b_decay = tl.exp2(b_max - b_base)
+        b_v = tl.load(p_slot[:, None] + (HEAD_DIM + o_v)[None, :], mask=m_key[:, None], other=0.0)
+        b_acc = b_acc * b_decay[:, None]
+        b_acc = tl.dot(b_weight.to(b_v.dtype), b_v, b_acc, input_precision=PRECISION)
+        # Summed over its columns once, behind the loop: a sum in each tile would be one more wait of the warps for each
+        # other.
+        b_sum = b_sum * b_decay[:, None] + b_weight
+        b_max = b_new_max
 
     b_sum = tl.sum(b_sum, 1)
     b_total = tl.where(b_sum > 0.0, b_sum, 1.0)

@@ -26,6 +26,7 @@ __all__ = [
     "Checkpoints",
     "DraftFacts",
     "VerifierFacts",
+    "check_fit",
     "fetch",
     "read_draft",
     "resolve",
@@ -99,7 +100,7 @@ def resolve(
         if k is not None:
             raise CheckpointError(f"K={k} was given, but no draft is served; remove it or name a draft")
         return _with_weights(Checkpoints(verifier_is, None, None))
-    _check_fit(draft_is, verifier_is)
+    check_fit(draft_is, verifier_is)
     if k is not None and not 1 <= k <= draft_is.max_k:
         raise CheckpointError(
             f"K={k} does not fit {draft_is.config_file}: block_size {draft_is.block_size} allows 1 ..."
@@ -185,7 +186,7 @@ def _named_verifier(draft: DraftFacts | None) -> str:
     return os.path.normpath(Path(draft.path) / name)
 
 
-def _check_fit(draft: DraftFacts, verifier: VerifierFacts) -> None:
+def check_fit(draft: DraftFacts, verifier: VerifierFacts) -> None:
     """Refuse a draft that was made for another verifier: it names both files, keys and values."""
     layers = "transformer_layer_config"
     pairs = [

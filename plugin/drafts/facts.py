@@ -38,7 +38,7 @@ class DraftFacts:
     """A Speculators draft. `path` is a folder, or a hub id until `fetch`.
 
     `default_k` is the config's `speculative_tokens`. `aux_layer_ids` are zero-based decoder layers, ascending.
-    `has_own_embedding` and `has_own_head` come from the weights, and are True while these are not fetched.
+    `has_own_embedding` and `has_own_head` come from the weights, and are None while these are not fetched.
     `verifier_name` is the config's `name_or_path` as written, None when it has none. `max_positions` is in tokens.
     """
 
@@ -59,8 +59,8 @@ class DraftFacts:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    has_own_head: bool
-    has_own_embedding: bool
+    has_own_head: bool | None
+    has_own_embedding: bool | None
     sample_from_anchor: bool
     markov_head_type: str | None
     markov_rank: int | None
@@ -87,3 +87,8 @@ class Checkpoints:
     verifier: VerifierFacts
     draft: DraftFacts | None
     k: int | None
+
+    @property
+    def paths(self) -> list[str]:
+        """Where they lie, the verifier first."""
+        return [one.path for one in (self.verifier, self.draft) if one is not None]

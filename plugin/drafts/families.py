@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 Family = Literal["dflash", "dspark", "dflare"]
 MarkovHeadType = Literal["vanilla", "gated", "rnn"]
+LossName = Literal["kl", "ce", "tv", "nla", "lk_hybrid"]
 
 VERIFIER_ARCHITECTURE: Final = "T5Gemma2ForConditionalGeneration"
 MARKOV_HEAD_TYPES: Final[tuple[MarkovHeadType, ...]] = get_args(MarkovHeadType)
@@ -30,7 +31,8 @@ class FamilyFacts:
     """One family. `name` is its `speculators_model_type`, `title` how people write it.
 
     `published` are the drafts for a decoder of 26 layers, `demo` the bundled one for a decoder of six. `own_keys` are
-    those that only its config.json has, each with what a missing one means to vLLM.
+    those that only its config.json has, each with what a missing one means to vLLM. `loss` are the distances to the
+    verifier that it is trained to lessen, with their weights.
     """
 
     name: Family
@@ -38,6 +40,7 @@ class FamilyFacts:
     published: Depth
     demo: Depth
     own_keys: Mapping[str, Any] = field(default_factory=dict)
+    loss: Mapping[LossName, float] = field(default_factory=lambda: {"kl": 1.0})
 
     @property
     def speculators_class(self) -> str:
@@ -63,20 +66,23 @@ class FamilyFacts:
 FAMILIES: Final[dict[str, FamilyFacts]] = {
     family.name: family
     for family in (
-        FamilyFacts("dflash", "DFlash", Depth(5, (2, 7, 13, 18, 21)), Depth(2, (1, 3, 5))),
+        FamilyFacts("dflash", "DFlash", Depth(5, (2, 7, 13, 18, 21)), Depth(2, (0, 1, 2, 3, 4, 5))),
         FamilyFacts(
             "dspark",
             "DSpark",
             Depth(5, (2, 7, 13, 18, 21)),
-            Depth(2, (1, 3, 5)),
+            Depth(3, (0, 1, 2, 3, 4, 5)),
             {
                 "markov_rank": None,
                 "markov_head_type": "vanilla",
                 "enable_confidence_head": False,
                 "confidence_head_with_markov": False,
             },
+            {"ce": 0.1, "tv": 0.9},
         ),
-        FamilyFacts("dflare", "DFlare", Depth(6, (2, 5, 8, 11, 14, 17, 20, 22)), Depth(3, (1, 2, 4, 5))),
+        FamilyFacts(
+            "dflare", "DFlare", Depth(6, (2, 5, 8, 11, 14, 17, 20, 22)), Depth(4, (0, 1, 2, 3, 4, 5))
+        ),
     )
 }
 """In the order in which they are listed wherever several are."""

@@ -36,7 +36,7 @@ class Fields:
             )
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{shown}: is no valid JSON: {error}") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{shown}: must hold a JSON object, holds {type(values).__name__}")

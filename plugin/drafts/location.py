@@ -14,6 +14,7 @@ from pathlib import Path
 
 from plugin.drafts.facts import CheckpointError
 
+_OF_A_RUN = re.compile(r"\d+(\.\d+)?")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -55,12 +56,23 @@ def locate(where: str, checkpoints_dir: str | os.PathLike[str] | None = None) ->
     except OSError as error:
         raise CheckpointError(f"{given}: the path cannot be read: {error.strerror}") from None
     if found:
-        return Location(path.name or str(path), _readable_folder(path, given))
+        return Location(_name(path), _readable_folder(path, given))
     if local:
         raise CheckpointError(f"{given}: the path {path} does not exist")
     if not _HUB_ID.fullmatch(given):
         raise CheckpointError(f"{given}: the path does not exist, and it is no hub id (owner/name)")
     return Location(given, None)
+
+
+def _name(path: Path) -> str:
+    """What people call the checkpoint at `path`: its folder, but of a training run's the run, and where it stood.
+
+    `run/checkpoint_best` is `run`, as it may be another one tomorrow, and `run/3` is `run-3`.
+    """
+    name, run = path.name or str(path), path.parent.name
+    if run and name == "checkpoint_best":
+        return run
+    return f"{run}-{name}" if run and _OF_A_RUN.fullmatch(name) else name
 
 
 def _readable_folder(path: Path, given: str) -> Path:

@@ -34,7 +34,7 @@ def is_draft(config: Fields) -> bool:
 
 
 def draft_facts(config: Fields, location: Location) -> DraftFacts:
-    """Facts of a draft's config. The flags `has_own_*` are True; the weights decide (`tensors.check_draft`).
+    """Facts of a draft's config. The flags `has_own_*` are None; the weights decide (`tensors.check_draft`).
 
     Raises:
         CheckpointError: the dotted key that is missing, wrong or contradicts another.
@@ -71,8 +71,8 @@ def draft_facts(config: Fields, location: Location) -> DraftFacts:
         num_attention_heads=layers.integer("num_attention_heads"),
         num_key_value_heads=layers.integer("num_key_value_heads"),
         head_dim=layers.integer("head_dim"),
-        has_own_head=True,
-        has_own_embedding=True,
+        has_own_head=None,
+        has_own_embedding=None,
         sample_from_anchor=config.flag("sample_from_anchor", default=False),
         markov_head_type=config.one_of("markov_head_type", MARKOV_HEAD_TYPES) if markov else None,
         markov_rank=config.integer("markov_rank") if markov else None,

@@ -2,7 +2,8 @@
 
 vLLM's DSpark knows the vanilla Markov head; gated and rnn heads also read the backbone's states. Greedy drafts of all
 families are picked in the draft's own vocabulary: vLLM's DFlash scatters the logits over the verifier's first, eight
-times as many. All of it is captured in the draft's CUDA graph like vLLM's.
+times as many. The verifier's taps are projected where the context's keys are made. All of it is captured in the draft's
+CUDA graph.
 """
 
 from typing import Any
@@ -10,6 +11,64 @@ from typing import Any
 import torch
 from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from vllm.v1.worker.gpu.spec_decode.dspark.speculator import DSparkSpeculator
+
+
+class TappedSpeculator(DFlashSpeculator):
+    """Between two graphs one launch: vLLM concatenates the verifier's taps, projects them and copies the result, each
+    in a launch of its own, before it replays the draft's graph. Here they are concatenated where the graph reads them.
+    """
+
+    def load_draft_model(
+        self, target_model: torch.nn.Module, target_attn_layer_names: set[str]
+    ) -> torch.nn.Module:
+        draft = super().load_draft_model(target_model, target_attn_layer_names)
+        projection = getattr(draft.model, "fc", None)
+        # `[max_num_tokens, num_taps * hidden_size]`; DFlare's context is the taps themselves.
+        self.taps: torch.Tensor = (
+            self.hidden_states
+            if projection is None
+            else self.hidden_states.new_zeros(self.max_num_tokens, projection.input_size)
+        )
+        return draft
+
+    def propose(
+        self,
+        input_batch: Any,
+        attn_metadata: dict[str, Any],
+        slot_mappings: dict[str, torch.Tensor],
+        last_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        num_sampled: torch.Tensor,
+        num_rejected: torch.Tensor,
+        last_sampled: torch.Tensor,
+        next_prefill_tokens: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        dp_sync_state: Any = None,
+        dummy_run: bool = False,
+        skip_attn_for_dummy_run: bool = False,
+        mm_inputs: Any = None,
+        is_profile: bool = False,
+        num_speculative_tokens: int | None = None,
+    ) -> torch.Tensor:
+        """Draft tokens `[num_reqs, K]`; `aux_hidden_states` are `[num_tokens, hidden_size]` each, padding behind."""
+        assert aux_hidden_states
+        num_tokens = input_batch.num_tokens
+        torch.cat([tap[:num_tokens] for tap in aux_hidden_states], dim=-1, out=self.taps[:num_tokens])
+        drafted: torch.Tensor = super().propose(
+            input_batch, attn_metadata, slot_mappings,
+            self.hidden_states,  # which vLLM copies onto itself: nothing is launched
+            None,
+            num_sampled, num_rejected, last_sampled, next_prefill_tokens, temperature, seeds, dp_sync_state, dummy_run,
+            skip_attn_for_dummy_run, mm_inputs, is_profile, num_speculative_tokens,
+        )  # fmt: skip
+        return drafted
+
+    def _precompute_context_kv(self, start: int, end: int, dummy_run: bool = False) -> None:
+        """vLLM's, of the taps in rows `start` to `end`; it is captured, and run for what goes beyond a graph."""
+        if self.taps is not self.hidden_states:
+            self.hidden_states[start:end] = self.model.combine_hidden_states(self.taps[start:end])
+        super()._precompute_context_kv(start, end, dummy_run)
 
 
 class ContextAlways:
@@ -34,7 +93,7 @@ class ContextAlways:
             super()._generate_draft(*args, **kwargs)  # type: ignore[misc]
 
 
-class BlockSpeculator(ContextAlways, DFlashSpeculator):
+class BlockSpeculator(ContextAlways, TappedSpeculator):
     """DFlash and DFlare."""
 
     def sample_draft(
@@ -60,7 +119,7 @@ class BlockSpeculator(ContextAlways, DFlashSpeculator):
         return sampled
 
 
-class MarkovSpeculator(ContextAlways, DSparkSpeculator):
+class MarkovSpeculator(ContextAlways, TappedSpeculator, DSparkSpeculator):
     """DSpark with any of the three Markov heads."""
 
     _speculator_name = "DSpark"

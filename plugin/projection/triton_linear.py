@@ -47,17 +47,26 @@ def choose_cut(outputs: int, inputs: int) -> Cut | None:
 
 
 @triton.jit
-def fetch(p, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, stride):
-    """Fetch a tile of 16-bit weights into the L2 cache, one line of 128 bytes a thread; nothing waits for it."""
-    p_line = p + tl.arange(0, BLOCK_N)[:, None] * stride + tl.arange(0, (BLOCK_K + 32) // 64)[None, :] * 64
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [p_line.to(tl.int64)],
-        tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+def fetch(p, stride, n_tiles, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Fetch the first `n_tiles` tiles of 16-bit weights into the L2 cache, in lines of 128 bytes; nothing waits for it.
+
+    As many tiles at once as give each of 128 threads a line: fewer, and several threads would fetch the same.
+    """
+    ROW_LINES: tl.constexpr = (BLOCK_K + 32) // 64  # noqa: N806
+    LINES: tl.constexpr = BLOCK_N * ROW_LINES  # noqa: N806
+    TILES: tl.constexpr = max(128 // LINES, 1)  # noqa: N806
+    o_line = tl.arange(0, TILES * LINES)
+    p_line = p + o_line % LINES // ROW_LINES * stride + o_line % ROW_LINES * 64
+    for first in range(0, n_tiles, TILES):
+        o_tile = first + o_line // LINES
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.lt.s32 p, $2, $3; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+            "=r,l,r,r",
+            [(p_line + o_tile * BLOCK_K).to(tl.int64), o_tile, n_tiles],
+            tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @triton.jit
@@ -82,10 +91,9 @@ def few_tokens_kernel(
     o_k = tl.arange(0, BLOCK_K)
     if OVERLAP:
         p_first = p_weight + i_n.to(tl.int64) * BLOCK_N * K
-        for first in range(0, fetched * BLOCK_K, BLOCK_K):
-            fetch(p_first + first, BLOCK_N, BLOCK_K, K)
-            if ACT != "":
-                fetch(p_first + N * K + first, BLOCK_N, BLOCK_K, K)
+        fetch(p_first, K, fetched, BLOCK_N, BLOCK_K)
+        if ACT != "":
+            fetch(p_first + N * K, K, fetched, BLOCK_N, BLOCK_K)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     o_t = tl.arange(0, BLOCK_T)

@@ -32,13 +32,19 @@ _HELP = (
 
 
 def _add_verifier_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
+    add(
+        "--from", dest="start", type=Path, metavar="FOLDER", help="verifier to go on from, with its tokenizer"
+    )
     _add_demo_shared(parser)
 
 
 def _add_demo_shared(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--steps", type=positive, default=8000, help="of the verifier (default %(default)s)")
+    text = "peak learning rate of the verifier (default %(default)s)"
+    add("--verifier-rate", type=float, default=2e-3, metavar="X", help=text)
     add("--samples", type=positive, metavar="N", help="training problems (verifier 400000, draft 60000)")
     add("--evaluate", type=positive, default=500, metavar="N", help="fresh ones to measure on (500)")
     add("--batch", type=positive, default=512, metavar="N", help="samples or packed rows a step (512)")
@@ -62,6 +68,9 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--epochs", type=positive, default=16, help="of a draft (default %(default)s)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of a draft (default %(default)s)")
+    add("--max-steps", type=positive, metavar="N", help="of a draft, if that is fewer")
+    text = "share of blocks that are drawn shorter (default %(default)s)"
+    add("--short-blocks", type=float, default=0.3, metavar="X", help=text)
     add("--anchors", type=positive, default=8, help="blocks a packed row of a draft (default %(default)s)")
     _add_demo_shared(parser)
 

@@ -24,6 +24,10 @@ ENCODER_BUDGET_KEY = "max_source_positions"
 """Attribute of the hf config: encoder tokens allowed in one request. Set it with `--hf-overrides`, or leave it
 unset."""
 
+ENCODER_CACHE_MANAGER = "plugin.verifier.encoder_cache.PromptCacheManager"
+"""vLLM's `ec_manager_config.encoder_cache_manager_cls`. Its `manager_config` may hold `cache_bytes` (encoder states
+held from step to step, 0 for none) and `busy_step_tokens` (encoder tokens of a step beside running requests)."""
+
 
 def decoder_start_token_id(config: "T5Gemma2Config") -> int:
     """The token the decoder starts with: `decoder_start_token_id`, else the decoder's BOS, as transformers does."""
@@ -165,4 +169,6 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
         # Encoder prompts are passed on as ids, never cached: a processor cache would only hold memory.
         if model_config.multimodal_config is not None:
             model_config.multimodal_config.mm_processor_cache_gb = 0
+        # vLLM's own manager for encoder-decoder models keeps no states, and counts its free room wrongly.
+        vllm_config.ec_manager_config.encoder_cache_manager_cls = ENCODER_CACHE_MANAGER
         capture_encoder(vllm_config)

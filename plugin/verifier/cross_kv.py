@@ -10,6 +10,9 @@ from plugin.attention.cross_write import cross_write
 from plugin.verifier.decoder import Decoder, DecoderAttention
 from plugin.verifier.prompt_batch import positions_of
 
+PIECE_TOKENS = 8192
+"""Tokens whose keys and values of all layers are in memory at once, beside the pages that they go to."""
+
 
 class CrossKV:
     """Made once, after the weights are loaded, of the K and V rows of every layer's projection (a copy of them).
@@ -69,8 +72,9 @@ class CrossKV:
         places = np.empty((2, states.shape[0]), dtype=np.int32)
         places[0] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
         places[1] = positions_of(lengths)
-        on_device = async_tensor_h2d(places, device=states.device)
-        kv = torch.nn.functional.linear(states, self.weight, self.bias)
-        cross_write(
-            kv, self.k_weights, self.eps, self._addresses, self._like, on_device[0], on_device[1], block_table
-        )
+        rows_and_positions = async_tensor_h2d(places, device=states.device)
+        for first in range(0, states.shape[0], PIECE_TOKENS):
+            piece = slice(first, first + PIECE_TOKENS)
+            kv = torch.nn.functional.linear(states[piece], self.weight, self.bias)
+            row, position = rows_and_positions[:, piece]
+            cross_write(kv, self.k_weights, self.eps, self._addresses, self._like, row, position, block_table)

@@ -1,4 +1,4 @@
-"""The text encoder: runs once a request, over all prompts that a step admits, and leaves one state a prompt token."""
+"""The text encoder: runs over all new prompts that a step admits, and leaves one state a prompt token."""
 
 from typing import Any
 
@@ -7,19 +7,18 @@ from torch import nn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 
 from plugin.attention.bidirectional import bidirectional_attention
+from plugin.verifier.encoder_pass import WHOLE_TILE_TOKENS, EncoderPass
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
 
 
 class EncoderAttention(AttentionProjections):
     """Bidirectional attention of each prompt to itself."""
 
-    def forward(
-        self, hidden_states: torch.Tensor, positions: torch.Tensor, cu_seqlens: torch.Tensor, max_len: int
+    def attended(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: torch.Tensor, max_len: int
     ) -> torch.Tensor:
-        q, k, v = self.projected(hidden_states, positions)
-        out = bidirectional_attention(q, k, v, cu_seqlens, max_len, self.window, self.scaling)
-        out, _ = self.o_proj(out.flatten(1))
-        return out
+        """`[num_tokens, num_heads, head_dim]`; see `bidirectional_attention`."""
+        return bidirectional_attention(q, k, v, cu_seqlens, max_len, self.window, self.scaling)
 
     def projected(
         self, hidden_states: torch.Tensor, positions: torch.Tensor
@@ -27,11 +26,11 @@ class EncoderAttention(AttentionProjections):
         """As `qkv`; on a GPU the norms and the rotation are one launch."""
         if not _has_programs(hidden_states):
             return self.qkv(hidden_states, positions)
-        from plugin.verifier.encoder_kernels import qk_norm_rope
+        from plugin.attention.norm_rope import norm_rope_in_place
 
         qkv, _ = self.qkv_proj(hidden_states)
         heads, kv_heads = self.num_heads, self.num_kv_heads
-        qk_norm_rope(
+        norm_rope_in_place(
             qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm.weight, self.k_norm.weight,
             self.q_norm.variance_epsilon, heads, kv_heads,
         )  # fmt: skip
@@ -55,7 +54,7 @@ class EncoderMLP(GatedMLP):
 class EncoderLayer(nn.Module):
     """Sandwich-normed layer: `x + post_norm(attn(pre_norm x))`, then the same around the MLP.
 
-    Norms at the seams are taken with the sum before them, so `TextEncoder` walks the layers' parts itself.
+    Norms at the seams are taken with the sum before them, so a layer ends with the norm of the next.
     """
 
     def __init__(self, config: Any, layer_idx: int, prefix: str) -> None:
@@ -64,6 +63,28 @@ class EncoderLayer(nn.Module):
         self.mlp = EncoderMLP(config, prefix=f"{prefix}.mlp")
         for name in ("pre_self_attn", "post_self_attn", "pre_feedforward", "post_feedforward"):
             self.add_module(f"{name}_layernorm", GemmaRMSNorm(config.hidden_size, eps=config.rms_norm_eps))
+
+    def first_norm(self, residual: torch.Tensor) -> torch.Tensor:
+        """`[num_tokens, hidden_size]` -> what the first layer's attention reads."""
+        normed: torch.Tensor = self.pre_self_attn_layernorm(residual)
+        return normed
+
+    def rest(self, residual: torch.Tensor, attended: torch.Tensor, next_norm: GemmaRMSNorm) -> torch.Tensor:
+        """All that follows the attention, which is the same for any rows of the layer.
+
+        Args:
+            residual: `[num_rows, hidden_size]`, changed in place into the next layer's.
+            attended: `[num_rows, num_heads, head_dim]`.
+            next_norm: the norm of the residual behind this layer.
+
+        Returns:
+            The new residual, normed, `[num_rows, hidden_size]`.
+        """
+        branch, _ = self.self_attn.o_proj(attended.flatten(1))
+        normed = _add_and_norm(
+            residual, branch, self.post_self_attn_layernorm, self.pre_feedforward_layernorm
+        )
+        return _add_and_norm(residual, self.mlp(normed), self.post_feedforward_layernorm, next_norm)
 
 
 class TextEncoder(nn.Module):
@@ -96,41 +117,36 @@ class TextEncoder(nn.Module):
         Returns:
             Normed encoder states, `[num_tokens, hidden_size]`.
         """
-        residual = self._embed_tokens[0].scaled(ids)
-        pre_norms = [layer.pre_self_attn_layernorm for layer in self.layers] + [self.norm]
-        normed = _norm(residual, pre_norms[0])
-        for layer, next_pre_norm in zip(self.layers, pre_norms[1:], strict=True):
-            branch = layer.self_attn(normed, positions, cu_seqlens, max_len)
-            residual, normed = _add_and_norm(
-                residual, branch, layer.post_self_attn_layernorm, layer.pre_feedforward_layernorm
-            )
-            branch = layer.mlp(normed)
-            residual, normed = _add_and_norm(
-                residual, branch, layer.post_feedforward_layernorm, next_pre_norm
-            )
-        return normed
+        whole = EncoderPass(self, ids, positions, cu_seqlens, max_len, WHOLE_TILE_TOKENS)
+        whole.advance(whole.num_tiles)
+        return whole.states
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """`[num_tokens]` -> `[num_tokens, hidden_size]`, what the first layer's residual is."""
+        return self._embed_tokens[0].scaled(ids)
+
+    def norm_after(self, layer: int) -> GemmaRMSNorm:
+        """The norm of the residual behind a layer."""
+        if layer + 1 < len(self.layers):
+            return self.layers[layer + 1].pre_self_attn_layernorm
+        return self.norm
 
 
 def _has_programs(x: torch.Tensor) -> bool:
-    """Whether `encoder_kernels` serves tensors where `x` is."""
+    """Whether GPU programs serve tensors where `x` is: vLLM's norm is eight launches outside of torch.compile."""
     return x.device.type == "cuda"
-
-
-def _norm(residual: torch.Tensor, pre: GemmaRMSNorm) -> torch.Tensor:
-    if not _has_programs(residual):
-        return pre(residual)
-    from plugin.verifier.encoder_kernels import sandwich_norm
-
-    return sandwich_norm(residual, pre.weight, pre.variance_epsilon)
 
 
 def _add_and_norm(
     residual: torch.Tensor, branch: torch.Tensor, post: GemmaRMSNorm, pre: GemmaRMSNorm
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`residual + post(branch)`, and `pre` of that."""
+) -> torch.Tensor:
+    """Adds `post(branch)` to `residual`, in place; returns `pre` of that."""
     if not _has_programs(residual):
-        residual = residual + post(branch)
-        return residual, pre(residual)
-    from plugin.verifier.encoder_kernels import sandwich_norm
+        residual += post(branch)
+        return pre(residual)
+    from plugin.verifier.triton_residual_norm import norm_add_norm
 
-    return residual, sandwich_norm(residual, pre.weight, pre.variance_epsilon, branch, post.weight)
+    normed, _, _ = norm_add_norm(
+        branch, residual, post.weight, pre.weight, pre.variance_epsilon, rounded=True, in_place=True
+    )
+    return normed

@@ -23,6 +23,7 @@ from vllm.v1.worker.encoder_cudagraph_defs import (
 
 from plugin.verifier.encoder import TextEncoder
 from plugin.verifier.encoder_capture import encoder_graph_sizes
+from plugin.verifier.encoder_pass import EncoderPass
 from plugin.verifier.processing import MODALITY
 from plugin.verifier.prompt_batch import PromptBatch
 
@@ -127,6 +128,13 @@ class EncoderGraphs(SupportsEncoderCudaGraph):
         states = outputs["default"][: sum(lengths)]
         for i, prompt in zip(indices, (states.clone() if clone else states).split(lengths), strict=True):
             dest[i] = prompt
+
+    def begin_encoder_pass(self, prompt: torch.Tensor, tile_tokens: int) -> EncoderPass:
+        """A pass over one prompt's token ids, `[length]`, of which nothing is done yet."""
+        batch = self._batch({MODALITY: [prompt]}, self.encoder.device)
+        return EncoderPass(
+            self.encoder, batch.ids, batch.positions, batch.cu_seqlens, batch.lengths[0], tile_tokens
+        )
 
     def _batch(self, mm_kwargs: dict[str, Any], device: torch.device) -> PromptBatch:
         return PromptBatch.of([prompt.flatten() for prompt in mm_kwargs[MODALITY]], device)

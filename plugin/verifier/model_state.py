@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.encoder_cache import keeps_states
+from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.processing import MODALITY
 
 
@@ -32,8 +35,18 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cross_kv = CrossKV(self.model.model)
+        self.encoder_states = EncoderStates(
+            self.encoder_cache.encoder_outputs,
+            self._encode,
+            self.model.begin_encoder_pass,
+            keeps_states(self.vllm_config),
+        )
         self._encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
         self._batch: Any = None
+        self._gathered: torch.Tensor | None = None
+        """The slots whose encoder lengths stand in the buffer on the device."""
+        speculative = self.vllm_config.speculative_config
+        self._graphs_need_metadata = speculative is not None and speculative.method != "dflash"
         self._block_tables: tuple[torch.Tensor, ...] = ()
         self._cross_group = 0
 
@@ -57,6 +70,7 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         self._encoder_lens.np[req_index] = sum(
             feature.mm_position.get_num_embeds() for feature in new_req_data.mm_features
         )
+        self._gathered = None
 
     def apply_staged_writes(self) -> None:
         super().apply_staged_writes()
@@ -73,7 +87,12 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         for_capture: bool = False,
         ubatch_idx: int = 0,
     ) -> dict[str, Any]:
+        """vLLM's metadata by layer. A step that replays a graph needs none: the graph reads buffers, and of vLLM's
+        speculators only those read the step's metadata that draft along the verifier's tokens."""
         self._batch, self._block_tables = input_batch, block_tables
+        if cudagraph_mode == CUDAGraphMode.FULL and not for_capture and not self._graphs_need_metadata:
+            self._gather_encoder_lens()
+            return {}
         if input_batch.max_query_len is not None:
             # A graph that must serve longer queries than it is captured with; vLLM's own state would capture it for
             # the dummy batch's.
@@ -88,28 +107,39 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         self, req_ids: list[str], attn_groups: Any, for_capture: bool, num_reqs: int
     ) -> dict[int, tuple[torch.Tensor, np.ndarray]]:
         """Encoder lengths of the batch, `[num_reqs]` on the device (always in the same buffer) and on the host."""
-        on_device, on_host = self.encoder_seq_lens_gpu[:num_reqs], np.zeros(num_reqs, dtype=np.int32)
+        on_host = np.zeros(num_reqs, dtype=np.int32)
         if for_capture:
             on_host[:] = self.max_encoder_len
-            on_device.fill_(self.max_encoder_len)
+            self._gathered = None
+            self.encoder_seq_lens_gpu.fill_(self.max_encoder_len)
         elif req_ids[0] in self.encoder_cache.mm_features:
-            slots, num_real = self._batch.idx_mapping, self._batch.num_reqs
-            on_host[:num_real] = self._encoder_lens.np[self._batch.idx_mapping_np]
-            torch.index_select(self._encoder_lens.gpu, 0, slots, out=on_device[:num_real])
-            if num_real < num_reqs:
-                on_device[num_real:].zero_()
+            on_host[: self._batch.num_reqs] = self._encoder_lens.np[self._batch.idx_mapping_np]
+            self._gather_encoder_lens()
         else:  # a dummy batch, whose slots belong to others
-            on_device.zero_()
+            self._gathered = None
+            self.encoder_seq_lens_gpu.zero_()
+        on_device = self.encoder_seq_lens_gpu[:num_reqs]
         return {
             i: (on_device, on_host)
             for i, groups in enumerate(attn_groups)
             if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups)
         }
 
+    def _gather_encoder_lens(self) -> None:
+        """Put the batch's encoder lengths into the buffer, zeros behind them, unless they stand there from the step
+        before: the slots of an unchanged batch are the same tensor (`plugin.vllm_hooks.v2_batches`)."""
+        slots = self._batch.idx_mapping
+        if slots is self._gathered:
+            return
+        self._gathered = slots
+        num_reqs = slots.shape[0]
+        torch.index_select(self._encoder_lens.gpu, 0, slots, out=self.encoder_seq_lens_gpu[:num_reqs])
+        self.encoder_seq_lens_gpu[num_reqs:].zero_()
+
     def prepare_inputs_embeds(
         self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
     ) -> None:
-        """Run the encoder over the admitted prompts and store their cross K/V.
+        """Run the encoder over the admitted prompts whose states are not there yet, and store the cross K/V of all.
 
         vLLM calls this after `prepare_attn` of the same step, which has the block tables.
         """
@@ -119,9 +149,10 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         for row, req_id in enumerate(input_batch.req_ids):
             for i in scheduled_encoder_inputs.get(req_id, ()):
                 rows.append(row)
-                prompts.append(self.encoder_cache.mm_features[req_id][i].data[MODALITY].data)
+                feature = self.encoder_cache.mm_features[req_id][i]
+                prompts.append((feature.identifier, feature.data[MODALITY].data))
         with self.encoder_runner.timed_encoder_operation(scheduled_encoder_inputs.keys()):
-            states = self._encode(prompts)
+            states = self.encoder_states.of(prompts)
             self.cross_kv.write(
                 torch.cat(states), [len(s) for s in states], rows, self._block_tables[self._cross_group]
             )

@@ -4,9 +4,11 @@ vLLM hands inputs to an encoder only through its multimodal processors. There is
 the token ids, its placeholder covers them all, and the decoder starts with its start token.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.config.multimodal import BaseDummyOptions
 from vllm.inputs import MultiModalDataDict, MultiModalEncDecInput, mm_enc_dec_input, mm_input
@@ -33,7 +35,6 @@ from vllm.multimodal.processing import (
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
 from vllm.renderers import TokenizeParams
-from vllm.utils import random_uuid
 
 from plugin.verifier.config import decoder_start_token_id, max_encoder_len
 
@@ -100,6 +101,15 @@ def encoder_item(ids: Sequence[int]) -> MultiModalKwargsItem:
     return MultiModalKwargsItem({MODALITY: MultiModalFieldElem(data=data, field=MultiModalBatchedField())})
 
 
+def prompt_identity(ids: Sequence[int]) -> str:
+    """What equal prompts have in common, by which their encoder states are shared: a hash of the ids, in order.
+
+    Nothing else goes into the states: a prompt is encoded from position 0, alone even where it shares a batch, and the
+    weights are the engine's, whose change vLLM has empty the cache.
+    """
+    return hashlib.sha256(np.asarray(ids, dtype=np.int64).tobytes()).hexdigest()
+
+
 class T5Gemma2Processor(EncDecMultiModalProcessor[T5Gemma2ProcessingInfo]):
     """Builds the engine input directly; the steps of vLLM's generic pipeline are not used."""
 
@@ -110,8 +120,7 @@ class T5Gemma2Processor(EncDecMultiModalProcessor[T5Gemma2ProcessingInfo]):
         encoder = mm_input(
             prompt_token_ids=ids,
             mm_kwargs=MultiModalKwargsItems({MODALITY: [encoder_item(ids)]}),
-            # An identity of its own: states are consumed once and never shared between requests.
-            mm_hashes={MODALITY: [random_uuid()]},
+            mm_hashes={MODALITY: [prompt_identity(ids)]},
             mm_placeholders={MODALITY: [PlaceholderRange(offset=0, length=len(ids))]},
         )
         return mm_enc_dec_input(encoder, [decoder_start_token_id(self.info.get_hf_config())])

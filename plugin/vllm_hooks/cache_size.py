@@ -33,6 +33,8 @@ def as_much_as_a_full_batch_uses() -> None:
     H200 for a model of two million parameters. That pays where prompts share pages, which cross K/V cannot; beyond
     what `max_num_seqs` full requests use, pages are never touched. Here the share is the upper bound only.
 
+    The encoder states that the worker will hold come out of the share, too: none are there when vLLM measures.
+
     Where requests of full length need more than the share, and with a size or a number of blocks given, vLLM's own
     sizing stands. Unnecessary once vLLM bounds the cache by what a full batch can use.
     """
@@ -48,7 +50,8 @@ def as_much_as_a_full_batch_uses() -> None:
             if not given and any(name.endswith(".cross_cache") for name in names):
                 block = kv_cache_utils._pool_bytes_per_block(vllm_config, kv_cache_groups)
                 needed = full_batch_blocks(vllm_config, kv_cache_groups) * block
-                available_memory = min(available_memory, needed)
+                held = vllm_config.ec_manager_config.manager_config.get("cache_bytes", 0)
+                available_memory = min(available_memory - held, needed)
             return stock(vllm_config, kv_cache_groups, available_memory)
 
         return get_kv_cache_config_from_groups

@@ -6,17 +6,25 @@ from typing import Any
 from plugin.vllm_hooks.hook import replace
 
 
-def metrics_before_a_stop_string() -> None:
-    """The scheduler sends a request's speculative-decoding metrics with its last output. A stop string is found later,
-    in the front end, so that such a request ends without having sent any. Here a request with stop strings sends a
-    copy with every output; the front end shows the last.
+def metrics_of_whole_requests() -> None:
+    """Two faults of a request's own speculative-decoding metrics.
 
-    Unnecessary once vLLM sends them for requests that the front end may end.
+    The scheduler sends them with the request's last output. A stop string is found later, in the front end, so that
+    such a request ends without having sent any. Here a request with stop strings sends a copy with every output; the
+    front end shows the last.
+
+    They have what the request's drafts came to step by step, and nothing of the steps between them that verify none,
+    since K was 0. Such a list tells neither which K were used nor, with the number of output tokens, how many of the
+    last step's accepted tokens lie behind the output's end. Here it has every step after the first token.
+
+    Unnecessary once vLLM sends them for requests that the front end may end, with all their steps.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
     def make(stock: Any) -> Any:
         def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+            if self.is_encoder_decoder:
+                _keep_steps_without_a_draft(self, scheduler_output, model_runner_output)
             found = stock(self, scheduler_output, model_runner_output)
             for outputs in found.values() if self.is_encoder_decoder else ():
                 for output in outputs.outputs:
@@ -34,39 +42,16 @@ def metrics_before_a_stop_string() -> None:
     replace(Scheduler, "update_from_output", parameters, make)
 
 
-def encoder_slots_are_freed_once() -> None:
-    """vLLM frees a request's encoder input in every step after the first, so that the free slots grow without end
-    and the encoder's budget stops bounding anything but one step. Here an input is freed once, if it was allocated.
-
-    Unnecessary once `EncoderDecoderCacheManager` remembers what it holds.
-    """
-    from vllm.v1.core.encoder_cache_manager import EncoderDecoderCacheManager
-
-    def held(manager: Any) -> set[tuple[str, int]]:
-        return manager.__dict__.setdefault("_t5gemma2_held", set())
-
-    def allocating(stock: Any) -> Any:
-        def allocate(self: Any, request: Any, input_id: int) -> None:
-            stock(self, request, input_id)
-            held(self).add((request.request_id, input_id))
-
-        return allocate
-
-    def freeing(stock: Any) -> Any:
-        def free_encoder_input(self: Any, request: Any, input_id: int) -> None:
-            if (request.request_id, input_id) in held(self):
-                held(self).remove((request.request_id, input_id))
-                stock(self, request, input_id)
-
-        return free_encoder_input
-
-    def resetting(stock: Any) -> Any:
-        def reset(self: Any) -> None:
-            stock(self)
-            held(self).clear()
-
-        return reset
-
-    replace(EncoderDecoderCacheManager, "allocate", ("self", "request", "input_id"), allocating)
-    replace(EncoderDecoderCacheManager, "free_encoder_input", ("self", "request", "input_id"), freeing)
-    replace(EncoderDecoderCacheManager, "reset", ("self",), resetting)
+def _keep_steps_without_a_draft(scheduler: Any, scheduler_output: Any, runner_output: Any) -> None:
+    """As 0 of 0 tokens, beside the drafts of the requests' other steps."""
+    sampled, drafts = runner_output.sampled_token_ids, scheduler_output.scheduled_spec_decode_tokens
+    if scheduler.spec_decode_metrics_level != "detailed" or not sampled:
+        return
+    for name in scheduler_output.num_scheduled_tokens:
+        request = scheduler.requests.get(name)
+        if request is None or request.spec_decode_metrics is None or drafts.get(name):
+            continue
+        # The first token comes before any draft.
+        if request.num_output_tokens and sampled[runner_output.req_id_to_index[name]]:
+            request.spec_decode_metrics.per_step_accepted.append(0)
+            request.spec_decode_metrics.per_step_drafted.append(0)

@@ -1,4 +1,4 @@
-"""The hook that tells the front end, step by step, what was drafted and how long it took."""
+"""The hook that tells the front end, step by step, what was drafted, how long it took and what the encoder did."""
 
 import time
 from collections import deque
@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugin.drafts.steps import StepStats
+from plugin.encoder_counts import EncoderCounts
 from plugin.vllm_hooks.hook import HookError, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A step as it was scheduled. `steady`: every request in it verifies `k` tokens and none is admitted or resumed."""
+    """A step as it was scheduled. `steady`: every request in it verifies `k` tokens, none is admitted or resumed, and
+    no prompt is being encoded beside them.
+    """
 
     k: int
     num_requests: int
@@ -23,7 +26,7 @@ class Scheduled:
         """From vLLM's `SchedulerOutput`."""
         k, tokens = output.num_spec_tokens_to_schedule, output.num_scheduled_tokens
         drafts = output.scheduled_spec_decode_tokens
-        steady = bool(tokens) and not output.scheduled_new_reqs
+        steady = bool(tokens) and not output.scheduled_new_reqs and output.ec_manager_metadata is None
         steady = steady and not output.scheduled_cached_reqs.resumed_req_ids
         steady = steady and all(n == 1 + k and len(drafts.get(name, ())) == k for name, n in tokens.items())
         return cls(k, len(tokens), steady)
@@ -77,7 +80,8 @@ def _clock(scheduler: Any) -> StepClock | None:
 def steps_beside_vllms_statistics() -> None:
     """vLLM's own statistics of a step leave out how long it took, add up drafts of different lengths, and say nothing
     about drafting where a step verifies no draft, which is what a speed-up is measured against. Here a `StepStats`
-    goes with them to the stat loggers (`plugin.drafts.steps`), in one more field; vLLM's own stay as they are.
+    goes with them to the stat loggers (`plugin.drafts.steps`), in one more field, and what the encoder's
+    cache did (`plugin.encoder_counts`), in another; vLLM's own stay as they are.
 
     Unnecessary once `SchedulerStats` has the step's duration, and drafts by their length.
     """
@@ -91,10 +95,11 @@ def steps_beside_vllms_statistics() -> None:
         raise HookError("vLLM's EngineCoreOutputs has no scheduler_stats any more: see plugin/vllm_hooks")
 
     @dataclass
-    class DraftSchedulerStats(SchedulerStats):
+    class OwnSchedulerStats(SchedulerStats):
         """vLLM's statistics of a step, and ours."""
 
         draft_step: StepStats | None = None
+        encoder_counts: EncoderCounts | None = None
 
     def scheduling(stock: Any) -> Any:
         def schedule(self: Any, throttle_prefills: bool = False) -> Any:
@@ -133,10 +138,14 @@ def steps_beside_vllms_statistics() -> None:
     def making(stock: Any) -> Any:
         def make_stats(self: Any, *args: Any, **kwargs: Any) -> Any:
             stats = stock(self, *args, **kwargs)
-            if (clock := _clock(self)) is None:
+            take_counts = getattr(self.encoder_cache_manager, "take_counts", None)
+            if take_counts is None:  # another model
                 return stats
-            step = clock.ended(idle=not self.running)
-            return stats if stats is None else DraftSchedulerStats(**vars(stats), draft_step=step)
+            clock = _clock(self)
+            step = None if clock is None else clock.ended(idle=not self.running)
+            if stats is None:
+                return None
+            return OwnSchedulerStats(**vars(stats), draft_step=step, encoder_counts=take_counts())
 
         return make_stats
 
@@ -160,4 +169,4 @@ def steps_beside_vllms_statistics() -> None:
     )
     replace(Scheduler, "make_stats", parameters, making)
     # msgspec reads the field's type when the front end makes its first decoder, after plugins are loaded.
-    EngineCoreOutputs.__annotations__["scheduler_stats"] = DraftSchedulerStats | None
+    EngineCoreOutputs.__annotations__["scheduler_stats"] = OwnSchedulerStats | None

@@ -11,26 +11,71 @@ from plugin.vllm_hooks.hook import HookError, replace
 def encoder_outputs_in_batch_order() -> None:
     """The V1 runner returns encoder outputs in scheduling order but maps cross slots in batch order. The two differ
     when a preempted request resumes beside new ones, and then requests silently read each other's prompts. V2 sorts by
-    itself.
+    itself. T5Gemma 2's are looked up by their prompts besides: vLLM's runner encodes what it is given, also twice.
 
-    Unnecessary once `GPUModelRunner._execute_mm_encoder` follows `input_batch.req_ids`.
+    Unnecessary once `GPUModelRunner._execute_mm_encoder` follows `input_batch.req_ids` and leaves out what is in its
+    cache.
     """
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from plugin.verifier.processing import MODALITY
 
     def make(stock: Any) -> Any:
         def _execute_mm_encoder(self: Any, scheduler_output: Any) -> Any:
             inputs = scheduler_output.scheduled_encoder_inputs
-            if self.model_config.is_encoder_decoder and len(inputs) > 1:
-                index = self.input_batch.req_id_to_index
+            if not self.model_config.is_encoder_decoder:
+                return stock(self, scheduler_output)
+            index = self.input_batch.req_id_to_index
+            inputs = dict(sorted(inputs.items(), key=lambda kv: index[kv[0]]))
+            states = _encoder_states(self)
+            if states is None:
                 scheduler_output = copy.copy(scheduler_output)
-                scheduler_output.scheduled_encoder_inputs = dict(
-                    sorted(inputs.items(), key=lambda kv: index[kv[0]])
-                )
-            return stock(self, scheduler_output)
+                scheduler_output.scheduled_encoder_inputs = inputs
+                return stock(self, scheduler_output)
+            features = [self.requests[name].mm_features[i] for name, wanted in inputs.items() for i in wanted]
+            return states.of([(one.identifier, one.data[MODALITY].data) for one in features])
 
         return _execute_mm_encoder
 
     replace(GPUModelRunner, "_execute_mm_encoder", ("self", "scheduler_output"), make)
+
+
+def encoder_passes_in_parts() -> None:
+    """The V1 runner runs an encoder in the step that admits a request, in one go. Here it does a long prompt's pass in
+    the parts that the scheduler's `PromptCacheManager` bids it, before the request is there.
+
+    Unnecessary once vLLM's runners split encoder work over steps.
+    """
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    def make(stock: Any) -> Any:
+        def _process_encoder_cache_scheduler_output(self: Any, scheduler_output: Any) -> None:
+            stock(self, scheduler_output)
+            if (states := _encoder_states(self)) is not None:
+                states.advance(scheduler_output.ec_manager_metadata)
+
+        return _process_encoder_cache_scheduler_output
+
+    parameters = ("self", "scheduler_output")
+    replace(GPUModelRunner, "_process_encoder_cache_scheduler_output", parameters, make)
+
+
+def _encoder_states(runner: Any) -> Any:
+    """The runner's `EncoderStates`, or None where it serves another model."""
+    from plugin.verifier.encoder_cache import keeps_states
+    from plugin.verifier.encoder_states import EncoderStates
+    from plugin.verifier.processing import MODALITY
+
+    if not hasattr(runner.model, "begin_encoder_pass"):
+        return None
+    if "_t5gemma2_states" not in vars(runner):
+        runner._t5gemma2_states = EncoderStates(
+            runner.encoder_cache,
+            lambda prompts: runner.model.embed_multimodal(**{MODALITY: prompts}),
+            runner.model.begin_encoder_pass,
+            keeps_states(runner.vllm_config),
+        )
+    return runner._t5gemma2_states
 
 
 def block_proposer() -> None:

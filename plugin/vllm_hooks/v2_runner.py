@@ -46,6 +46,25 @@ def compiled_decoder_beside_encoder_inputs() -> None:
     replace(GPUModelRunner, "execute_model", parameters, make)
 
 
+def encoder_passes_in_parts() -> None:
+    """The V2 runner runs an encoder in the step that admits a request, in one go. Here it does a long prompt's pass in
+    the parts that the scheduler's `PromptCacheManager` bids it, before the request is there.
+
+    Unnecessary once vLLM's runners split encoder work over steps.
+    """
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    def make(stock: Any) -> Any:
+        def free_states(self: Any, scheduler_output: Any) -> None:
+            stock(self, scheduler_output)
+            if _cross_kv_before_decoder(self):
+                self.model_state.encoder_states.advance(scheduler_output.ec_manager_metadata)
+
+        return free_states
+
+    replace(GPUModelRunner, "free_states", ("self", "scheduler_output"), make)
+
+
 def first_token_as_decode() -> None:
     """The V2 runner lets a prefill of one token replay a decode graph only where tokens were computed before it. The
     decoder's start token has none, but with `cross_kv_before_decoder` all that it reads is in the pages when the graph

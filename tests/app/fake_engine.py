@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.drafts.ledger import Ledger
+from app.drafts.ledger import StepRecorder
 from app.engine import (
     EngineDead,
     EngineFacts,
@@ -26,9 +26,13 @@ from app.engine import (
     Step,
     TokenLogprob,
 )
+from plugin.drafts.facts import Checkpoints
+from plugin.drafts.steps import StepStats
 
 EOS, BOS, FIRST_BYTE = 1, 2, 3
 VOCAB = 300
+BEYOND = "<image>"
+"""A text that ends so has an id more than the model knows, as tokenizers have for images."""
 
 
 class FakeTokenizer:
@@ -39,14 +43,15 @@ class FakeTokenizer:
     truncation_side: Literal["left", "right"] = "right"
 
     def encode(self, text: str, add_special_tokens: bool, enough: int | None = None) -> list[int]:
-        return [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
+        ids = [BOS] * add_special_tokens + [byte + FIRST_BYTE for byte in text.encode()]
+        return [*ids, VOCAB] if text.endswith(BEYOND) else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return bytes(i - FIRST_BYTE for i in ids if FIRST_BYTE <= i < FIRST_BYTE + 256).decode(
             errors="replace"
         )
 
-    def spellings(self, text: str, at_most: int) -> list[list[int]]:
+    def spellings(self, text: str, at_most: int, among: Collection[int] | None = None) -> list[list[int]]:
         return [self.encode(text, False)]
 
     def token(self, token_id: int) -> str:
@@ -66,7 +71,7 @@ class FakeEngine:
     per_step: int = 1
     delay_s: float = 0.0
     k: int = 0
-    ledger: Ledger | None = None
+    ledger: StepRecorder | None = None
     refuse: InvalidRequest | None = None
     fail_after: int | None = None
     failure: Exception = field(default_factory=lambda: RuntimeError("boom in /some/file.py"))
@@ -80,13 +85,27 @@ class FakeEngine:
     shut_down: bool = False
     step_times: list[float] = field(default_factory=list)
     child: Any = None
+    lengths: list[int] = field(default_factory=list)
+    """Every K that it was told."""
+    seconds: Callable[[int], float] | None = None
+    """How long a step lasts at K; None: nobody can tell."""
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer = FakeTokenizer()
+        self.has_draft = self.k > 0
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts(VOCAB, self.max_model_len, self.max_encoder_len, self.k > 0, "float32")
+        return EngineFacts(
+            VOCAB,
+            self.max_model_len,
+            self.max_encoder_len,
+            self.has_draft,
+            "float32",
+            frozenset({EOS}),
+            checkpoints=self.checkpoints,
+        )
 
     @asynccontextmanager
     async def uncounted(self) -> AsyncIterator[None]:
@@ -95,6 +114,12 @@ class FakeEngine:
             yield
         finally:
             self.ledger = ledger
+
+    async def set_draft_length(self, k: int) -> None:
+        if self.dead:
+            raise EngineDead("the engine process ended")
+        self.lengths.append(k)
+        self.k = k
 
     async def check_health(self) -> None:
         if self.dead:
@@ -150,22 +175,28 @@ class _Sequence:
         self._text = ""
         self._shown = 0
         self._accepted: list[int] = []
+        self._drafted: list[int] = []
         self.reason: Literal["stop", "length"] | None = None
         self._stop: str | int | None = None
 
     def advance(self, count: int) -> Sample:
         """The next tokens, cut at EOS, at a stop string or token, and at the limit."""
         new: list[int] = []
+        if self._engine.has_draft:
+            count = min(count, 1 + self._engine.k)
         while len(new) < count and self.reason is None:
             token = self._ids[self._position] if self._position < len(self._ids) else EOS
             self._position += 1
             new.append(token)
             self._take(token)
-        if self._engine.k:
-            self._accepted.append(len(new) - 1)
+        if self._engine.has_draft:
+            k, hits = self._engine.k, len(new) - 1
+            self._accepted.append(hits)
+            self._drafted.append(k)
             if self._engine.ledger is not None:
-                k, hits = self._engine.k, len(new) - 1
-                self._engine.ledger.record(1, k, hits, [1] * k, [1] * hits)
+                lasted = self._engine.seconds(k) if self._engine.seconds is not None else None
+                drafts = {k: (1, (1,) * hits)} if k else {}
+                self._engine.ledger.record(StepStats(k, len(self._engine.running), lasted, drafts))
         return self._sample(self._delta(), new)
 
     def _take(self, token: int) -> None:
@@ -196,12 +227,11 @@ class _Sequence:
 
     def _sample(self, text: str, ids: list[int]) -> Sample:
         spec = None
-        if self.reason is not None and self._engine.k:
-            k = self._engine.k
-            histogram = [self._accepted.count(j) for j in range(k + 1)]
-            spec = SpecMetrics(
-                k, histogram, k * len(self._accepted), self._accepted, [k] * len(self._accepted)
-            )
+        if self.reason is not None and self._engine.has_draft:
+            k = max(self._drafted, default=0)
+            drafted = [hits for hits, k in zip(self._accepted, self._drafted, strict=True) if k]
+            histogram = [drafted.count(j) for j in range(k + 1)]
+            spec = SpecMetrics(k, histogram, sum(self._drafted), self._accepted, self._drafted)
         logprobs = None
         if self._sampling.logprobs is not None:
             logprobs = [self._logprob(token) for token in ids]

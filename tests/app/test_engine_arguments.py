@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.engine import EnginePlan
-from app.engine_arguments import cpu_cache_bytes, dtype, engine_arguments
+from app.engine_arguments import dtype, engine_arguments
 from app.settings import Settings
 from plugin.drafts.facts import Checkpoints
 from tests.app.conftest import DRAFT, VERIFIER
@@ -20,7 +19,7 @@ def arguments(k: int | None = 7, on_cpu: bool = True, **settings: Any) -> dict[s
     chosen = Settings(**settings)
     checkpoints = Checkpoints(VERIFIER, DRAFT if k else None, k)
     identity = Identity.of(checkpoints, chosen)
-    plan = EnginePlan(chosen, identity, Ledger(k or 0, 60), lambda *_: None)
+    plan = EnginePlan(chosen, identity, Ledger(60), lambda *_: None)
     return engine_arguments(plan, checkpoints, on_cpu)
 
 
@@ -59,17 +58,3 @@ def test_eager() -> None:
     assert arguments()["enforce_eager"] is True
     assert arguments(on_cpu=False)["enforce_eager"] is False
     assert arguments(enforce_eager=False)["enforce_eager"] is False
-
-
-def test_cache_on_the_cpu() -> None:
-    """Room for a full batch of full requests of every layer, twice."""
-    decoder = SimpleNamespace(num_hidden_layers=26, num_key_value_heads=1, head_dim=256)
-    draft = SimpleNamespace(hf_config=SimpleNamespace(num_hidden_layers=5))
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(
-            hf_config=SimpleNamespace(decoder=decoder), max_model_len=4096, dtype=SimpleNamespace(itemsize=2)
-        ),
-        scheduler_config=SimpleNamespace(max_num_seqs=4),
-        speculative_config=SimpleNamespace(draft_model_config=draft),
-    )
-    assert cpu_cache_bytes(config, 1000) == 2 * 4 * (31 * 4096 + 26 * 1000) * 2 * 256 * 2

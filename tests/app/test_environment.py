@@ -23,8 +23,10 @@ SERVICE = {
     "PORT_80_TCP_PORT": "80",
     "PORT_80_TCP_ADDR": "10.96.13.7",
     "PORT_53_UDP_ADDR": "fd00::7",
+    "NAME": "/gateway/t5gemma",
+    "ENV_MODEL": "of the other\ncontainer",
 }
-"""What Kubernetes injects into every container for a service, behind its name in capitals."""
+"""What Kubernetes injects into every container for a service, and Docker for a link, behind its name in capitals."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +48,11 @@ def test_a_kubernetes_service_is_no_setting(monkeypatch: pytest.MonkeyPatch, ser
     assert set(service_variables()) == ours
 
 
-def test_no_setting_looks_like_a_service() -> None:
+@pytest.mark.parametrize("value", ["80", "10.0.0.1", "tcp://10.0.0.1:80", "tcp", "/a/b"])
+def test_no_setting_looks_like_a_service(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     for field in Settings.model_fields:
-        for value in ("80", "10.0.0.1", "tcp://10.0.0.1:80", "tcp"):
-            assert not environment._SERVICE.fullmatch(f"{variable(field)}={value}")
+        monkeypatch.setenv(variable(field), value)
+    assert service_variables() == []
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,8 @@ def test_no_setting_looks_like_a_service() -> None:
         ("T5GEMMA_SERVICE_PORT", "http"),
         ("t5gemma_port", "tcp://10.0.0.1:80"),
         ("T5GEMMA_PORTS", "tcp://10.0.0.1:80"),
+        ("T5GEMMA_NAME", "my-model"),
+        ("T5GEMMA_NAME", "/models/google/t5gemma"),
     ],
 )
 def test_what_only_nearly_looks_like_a_service(
@@ -104,11 +109,43 @@ def test_a_project_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         refuse_other_plugins()
 
 
-def test_a_misspelt_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("T5GEMA_K", "K"),
+        ("T5GMEMA_MODEL", "MODEL"),
+        ("T5_GEMMA_DRAFT", "DRAFT"),
+        ("T5GEMMAK", "K"),
+        ("T5GEMMA2_MAX_MODEL_LEN", "MAX_MODEL_LEN"),
+        ("T4GEMMA_API_KEYS", "API_KEYS"),
+        ("t5gema_max_modl_len", "MAX_MODEL_LEN"),
+    ],
+)
+def test_a_misspelt_prefix(monkeypatch: pytest.MonkeyPatch, name: str, meant: str) -> None:
     """In the environment as in `.env` (N12)."""
-    monkeypatch.setenv("T5GEMA_K", "3")
-    with pytest.raises(SettingsError, match=r"^T5GEMA_K is not a setting: did you mean T5GEMMA_K\?$"):
+    monkeypatch.setenv(name, "3")
+    with pytest.raises(SettingsError, match=rf"^{name} is not a setting: did you mean T5GEMMA_{meant}\?$"):
         load_settings()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TGI_MAX_NUM_BATCHED_TOKENS",
+        "TRITON_GPU_MEMORY_UTILIZATION",
+        "TXGEMMA_MODEL",
+        "T5_MODEL",
+        "TEGEMMA3_K",
+        "T5GEMMA2_HOME",
+        "GEMMA_MODEL",
+        "MT5GEMMA_MODEL",
+        "TGEM_DTYPE",
+    ],
+)
+def test_names_of_others(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Alike in what follows another prefix, or in the prefix alone: other programs' own business."""
+    monkeypatch.setenv(name, "3")
+    assert load_settings() == Settings()
 
 
 def test_one_setting_under_two_spellings(monkeypatch: pytest.MonkeyPatch) -> None:

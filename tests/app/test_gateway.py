@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any, Self
@@ -120,3 +121,40 @@ async def test_two_lives_at_once_are_refused() -> None:
             async with ready(app):
                 pass
         assert (await complete(client)).status_code == 200
+
+
+class Odd(FakeEngine):
+    """Cannot always be asked how it is."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked, self.often = 0, asyncio.Event()
+
+    async def check_health(self) -> None:
+        self.asked += 1
+        if self.asked < 4:
+            raise OSError("too many open files")
+        if self.asked > 5:
+            self.often.set()
+        await super().check_health()
+
+
+async def test_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no death does not end the watch, and is logged once; the death that follows is seen."""
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr("app.watching.POLL_S", 0.005)
+    engine = Odd()
+    app = build(engine)
+    gateway = app.state.gateway
+    async with ready(app), asyncio.timeout(5):
+        gateway.on_end = (ended := asyncio.Event()).set
+        await engine.often.wait()
+        assert gateway.phase == "ready"
+        engine.dead = True
+        await ended.wait()
+        assert gateway.phase == "dead"
+        gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
+    (line,) = [line for line in lines if "could not be asked" in line]
+    assert line.endswith("OSError: too many open files")

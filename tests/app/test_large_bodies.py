@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import statistics
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,20 @@ def test_others_go_on(running: Server, name: str) -> None:
         if seen[-1] < WORST_S:
             return
     raise AssertionError(f"/health waited for {seen} s")
+
+
+def test_short_prompts_do_not_wait_for_long_ones(running: Server) -> None:
+    """Two texts of megabytes occupy every thread for long texts, for seconds."""
+    waits, content, start = [], body(prompt="speed " * 350_000), time.monotonic()
+    with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=running.url, timeout=60) as client:
+        long = [pool.submit(client.post, "/tokenize", content=content) for _ in range(2)]
+        time.sleep(0.2)
+        while not all(one.done() for one in long):
+            began = time.monotonic()
+            assert httpx.post(running.url + "/v1/completions", json={"prompt": "a a a"}).status_code == 200
+            waits.append(time.monotonic() - began)
+    # On a busy machine everything takes longer; behind a long text it would be half of their time.
+    assert len(waits) > 5 and statistics.median(waits) < (time.monotonic() - start) / 8, waits
 
 
 READ: list[Any] = [

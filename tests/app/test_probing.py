@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from app.engine import InvalidRequest
+from app.engine import EngineDead, GenerateRequest, InvalidRequest, Step
 from app.probing import PROMPTS, TOKENS
-from tests.app.conftest import complete, served
+from tests.app.conftest import build, complete, ready, served
 from tests.app.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def test_a_useless_draft_is_said_so(said: pytest.LogCaptureFixture) -> Non
 async def test_it_is_counted_nowhere() -> None:
     async with served(FakeEngine(k=3, per_step=4), probe=True) as client:
         assert (await client.get("/drafts/stats")).json()["lifetime"]["drafts"] == 0
-        assert "t5gemma_drafts_total 0.0" in (await client.get("/metrics")).text
+        assert 't5gemma_drafts_total{k="3"} 0.0' in (await client.get("/metrics")).text
         await complete(client)
         assert (await client.get("/drafts/stats")).json()["lifetime"]["drafts"] > 0
 
@@ -59,9 +59,45 @@ async def test_switched_off_or_without_a_draft() -> None:
             assert engine.seen == []
 
 
+async def test_prompts_that_do_not_fit() -> None:
+    """The draft is not judged by half a question."""
+    engine = FakeEngine(k=3, per_step=1, max_encoder_len=64)
+    async with served(engine, probe=True, max_encoder_len=64) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+    assert told["prompts"] == len(engine.seen) == sum(len(text) < 64 for text in PROMPTS) == 1
+    engine = FakeEngine(k=3, per_step=1, max_encoder_len=5)
+    async with served(engine, probe=True, max_encoder_len=5) as client:
+        told = (await client.get("/drafts")).json()["probe"]
+    assert (told["prompts"], told["warning"], engine.seen) == (0, None, [])
+
+
 async def test_prompts_that_the_engine_refuses() -> None:
     """No figure, no warning, and the server serves."""
     engine = FakeEngine(k=3, refuse=InvalidRequest("no"))
     async with served(engine, probe=True) as client:
         told = (await client.get("/drafts")).json()["probe"]
         assert (told["prompts"], told["mean_acceptance_length"], told["warning"]) == (0, None, None)
+
+
+class Dying(FakeEngine):
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Step, None]:
+        raise EngineDead("the engine process ended; its own lines above say why")
+        yield
+
+
+async def test_an_engine_that_does_not_survive_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that names the checkpoints, and the end of the start; no traceback."""
+    records: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.getLogger("app"), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", records.append)
+    monkeypatch.setattr("app.factory.signal.raise_signal", lambda number: None)
+    app = build(Dying(k=3), probe=True)
+    gateway = app.state.gateway
+    async with ready(app):
+        assert gateway.phase == "failed"
+        gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
+    (told,) = [record for record in records if "did not start" in record.getMessage()]
+    words = (
+        "demo-verifier with the draft demo was loaded and cannot run: the engine did not survive the probe"
+    )
+    assert words in told.getMessage() and told.exc_info is None

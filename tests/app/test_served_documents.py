@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from app.routes.drafts import Acceptance, Position, Stats, Window
+from app.drafts.report import (
+    Acceptance,
+    AtK,
+    BaselineTime,
+    EncoderCache,
+    Estimate,
+    Position,
+    SpeedupRange,
+    Stats,
+    StepTime,
+    Window,
+)
 from tests.app.conftest import build, complete, served
 from tests.app.fake_engine import FakeEngine
 from tests.test_config import names_in_vllm, names_of_metrics
@@ -55,7 +66,18 @@ def test_engine_series() -> None:
 
 
 def test_fields_of_the_statistics() -> None:
-    models = (Stats, Acceptance, Window, Position)
+    models = (
+        Stats,
+        Acceptance,
+        Window,
+        Position,
+        AtK,
+        Estimate,
+        SpeedupRange,
+        StepTime,
+        BaselineTime,
+        EncoderCache,
+    )
     shown = {field for model in models for field in model.model_fields}
     text = section("## `GET /drafts/stats`")
     assert not [field for field in shown if f"`{field}`" not in text]

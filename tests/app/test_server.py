@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -134,6 +134,28 @@ def test_half_a_body_does_not_hold_the_server() -> None:
             running.signal()
             assert b" 503 " in stalled.recv(65536).splitlines()[0]
             assert running.end(10) in (0, -signal.SIGTERM)
+
+
+def test_clients_that_do_not_read() -> None:
+    """They are cut off some seconds after the grace time; the server never ended, not even after its engine's death."""
+    length = 40_000  # more than the sockets' buffers hold
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length:"
+    with (
+        server(grace=0.1, length=length, max_model_len=length + 9, per_step=500) as running,
+        ExitStack() as stack,
+    ):
+        running.wait_for("/ready", 200)
+        address = httpx.URL(running.url)
+        for stream in (False, True):
+            body = json.dumps({"prompt": "Hi", "max_tokens": length, "stream": stream, "logprobs": 5})
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect((address.host, address.port))
+            client.sendall(f"{head} {len(body)}\r\n\r\n{body}".encode())
+            assert client.recv(1) == b"H"
+        running.signal()
+        assert running.end(20) in (0, -signal.SIGTERM)
+        assert "Application shutdown complete" in running.log
 
 
 def test_second_signal_forces() -> None:

@@ -104,8 +104,8 @@ def test_share_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("k", "0", "range: at least 1"),
-        ("k", "7.5", "valid integer"),
+        ("k", "0", "whole number from 1, or auto"),
+        ("k", "7.5", "whole number from 1, or auto"),
         ("max_model_len", "0", "range: at least 2"),
         ("max_num_seqs", "many", "valid integer"),
         ("request_timeout_s", "nan", "finite"),
@@ -192,3 +192,18 @@ def test_every_setting_does_something() -> None:
     sources = [path.read_text(encoding="utf-8") for path in Path(app.__file__).parent.rglob("*.py")]
     for field in Settings.model_fields.keys() - {"enable_prefix_caching"}:
         assert any(re.search(rf"\.{field}\b", source) for source in sources), field
+
+
+def test_k_is_a_number_or_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, value in (("3", 3), ("auto", "auto"), ("AUTO", "auto"), ("", None)):
+        monkeypatch.setenv("T5GEMMA_K", text)
+        assert load_settings(None).k == value
+    monkeypatch.setenv("T5GEMMA_K", "auto")
+    monkeypatch.setenv("T5GEMMA_SHORT_BLOCK", "true")
+    with pytest.raises(SettingsError, match="T5GEMMA_K=auto needs the whole block"):
+        load_settings(None)
+    monkeypatch.delenv("T5GEMMA_SHORT_BLOCK")
+    monkeypatch.setenv("T5GEMMA_K_FLOOR", "3")
+    monkeypatch.setenv("T5GEMMA_K_CEILING", "2")
+    with pytest.raises(SettingsError, match="T5GEMMA_K_CEILING='2': is below T5GEMMA_K_FLOOR=3"):
+        load_settings(None)

@@ -37,7 +37,7 @@ def test_types_and_ranges() -> None:
         for field in ("k", "data_parallel_size", "gpu_memory_utilization", "dtype")
     }
     assert shown == {
-        "k": "integer, from 1",
+        "k": "integer, from 1, or auto",
         "data_parallel_size": "integer, 1 ... 64",
         "gpu_memory_utilization": "number, above 0, at most 1",
         "dtype": "auto, bfloat16, float32",

@@ -17,13 +17,15 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from app import vllm_engine
 from app.engine import GenerateRequest, InvalidRequest, Sampling
 from app.vllm_engine import VllmEngine
-from tests.app.fake_engine import FakeTokenizer, tokens
 
 pytestmark = pytest.mark.anyio
 
 
 class Renderer:
     default_cmpl_tok_params = "limits"
+
+    def get_eos_token_id(self) -> int | None:
+        return 1
 
     def render_cmpl(self, prompts: list[Any], limits: Any) -> list[Any]:
         assert limits == self.default_cmpl_tok_params
@@ -41,6 +43,7 @@ class Llm:
         dtype="torch.float32",
         get_vocab_size=lambda: 9,
         get_diff_sampling_param=dict,
+        try_get_generation_config=dict,
     )
     vllm_config = SimpleNamespace(speculative_config=None)
     renderer = Renderer()
@@ -63,6 +66,8 @@ class Llm:
 
     async def do_log_stats(self) -> None:
         self.flushed += 1
+        if self.flushed == 1:
+            raise OSError("no room")
         if self.flushed > 2:
             self.often.set()
 
@@ -85,7 +90,9 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
 
 
 async def test_stat_loggers_are_flushed_until_the_end(llm: Llm) -> None:
-    """Their lists grow with every step otherwise. However often health is asked for, there is one upkeep."""
+    """Their lists grow with every step otherwise. However often health is asked for, there is one upkeep, which a
+    failure does not end.
+    """
     engine = VllmEngine(llm, 8)
     for _ in range(3):
         await engine.check_health()
@@ -152,11 +159,16 @@ async def test_sampling_goes_by_vllms_names(llm: Llm) -> None:
     assert plain.structured_outputs is plain.repetition_detection is plain.allowed_token_ids is None
 
 
-async def test_a_word_that_cannot_be_banned_is_the_clients(llm: Llm) -> None:
-    engine = VllmEngine(llm, 8)
-    engine.tokenizer = FakeTokenizer()  # type: ignore[assignment]
-    with pytest.raises(InvalidRequest, match="cannot be banned"):
-        [s async for s in engine.generate(GenerateRequest("a", (2, 5), Sampling(bad_words=(" ",)), True))]
+@pytest.mark.parametrize(
+    ("own", "named", "ids"), [(1, None, {1}), (1, 2, {1, 2}), (1, [1, 3], {1, 3}), (None, 3, {3})]
+)
+async def test_every_end_token_is_known(
+    llm: Llm, own: int | None, named: Any, ids: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer's, and the generation config's, as vLLM takes them together."""
+    monkeypatch.setattr(llm.renderer, "get_eos_token_id", lambda: own)
+    monkeypatch.setattr(llm.model_config, "try_get_generation_config", lambda: {"eos_token_id": named})
+    assert VllmEngine(llm, 8).facts.end_ids == ids
 
 
 async def test_the_renderers_refusal_is_the_clients(llm: Llm) -> None:
@@ -165,13 +177,11 @@ async def test_the_renderers_refusal_is_the_clients(llm: Llm) -> None:
     assert refused.value.param == "prompt" and not llm.prompts
 
 
-async def test_bad_words_arrive_as_sequences(llm: Llm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's own division of them does not replace ours."""
-    engine = VllmEngine(llm, 8)
-    engine.tokenizer = FakeTokenizer()  # type: ignore[assignment]
-    made = engine._params(Sampling(bad_words=("ab",)), stream=True)
+async def test_bad_words_arrive_as_sequences(llm: Llm) -> None:
+    """vLLM's own division of words does not replace ours."""
+    made = VllmEngine(llm, 8)._params(Sampling(bad_words=[[5], [6, 7]]), stream=True)
     made.update_from_tokenizer(None)
-    assert made.bad_words_token_ids == [tokens("ab"), tokens(" ab")]
+    assert made.bad_words_token_ids == [[5], [6, 7]]
 
 
 async def test_the_step_of_a_request_that_was_cut_off_is_not_counted_either(

@@ -56,7 +56,7 @@ def test_counters_of_all_engines_arrive_in_the_one_ledger() -> None:
     config = running(str(DEMO / "verifier"), str(DEMO / "dflash"))
     browser = client(config)
     for index in (0, 1):
-        ServeLogger(config, index).record(step(2, 6, 4, [2, 2, 2], [2, 1, 1]), None)
+        ServeLogger(config, index).record(step(2, (2, 1, 1)), None)
     lifetime = browser.get("/drafts/stats").json()["lifetime"]
     assert (lifetime["drafts"], lifetime["draft_tokens"], lifetime["accepted_tokens"]) == (4, 12, 8)
     assert [p["accepted"] for p in lifetime["per_position"]] == [4, 2, 2]

@@ -135,3 +135,16 @@ async def test_it_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await client.get("/ready")).status_code == 200
         assert time.monotonic() - began < 5
         assert not engine.running
+
+
+async def test_every_k_is_run_before_ready() -> None:
+    """A window at another K must not make users wait for what that K needs; the K that is served comes last."""
+    engine = FakeEngine(k=3)
+    async with served(engine, warm_up=True):
+        assert engine.lengths == [*range(8), 3]
+        assert {request.id for request in engine.seen} >= {
+            f"warm-up greedy, K = {k}, alone" for k in range(8)
+        }
+    plain = FakeEngine()
+    async with served(plain, warm_up=True):
+        assert plain.lengths == []

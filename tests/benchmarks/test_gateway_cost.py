@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ async def test_a_right_stream_is_timed() -> None:
         ((TEXT, usage(TOKENS)), "DONE"),
         ((TEXT, {"error": {"message": "lost"}}, "[DONE]"), "lost"),
         ((usage(TOKENS), "[DONE]"), "no output"),
-        ((EMPTY, usage(TOKENS), "[DONE]"), "no text"),
+        ((EMPTY, usage(TOKENS), "[DONE]"), "no output"),
         ((TEXT, "[DONE]"), "None"),
         ((TEXT, usage(TOKENS - 1), "[DONE]"), str(TOKENS - 1)),
     ],
@@ -132,6 +134,26 @@ def test_report(both: list[Server]) -> None:
         ["200.00", "(100.00-300.00)", "100.00", "(100.00-100.00)", "2.000"],
         ["3.00", "(2.00-4.00)", "1.50", "(1.50-1.50)", "2.000"],
     ]
+
+
+def test_busy_cores_are_told(both: list[Server]) -> None:
+    """The ratio of two servers on loaded cores is one of chance."""
+    add_runs(*both)
+    both[1].busy.extend([0.1, 1.26])
+    assert report(*both).splitlines()[-1] == "NOT to be believed: before a run others used 1.3 cores"
+    both[1].busy[1] = 0.2
+    assert len(report(*both).splitlines()) == 4
+
+
+@pytest.mark.anyio
+async def test_busy_cores_are_seen() -> None:
+    def work() -> None:
+        deadline = time.monotonic() + 0.4
+        while time.monotonic() < deadline:
+            pass
+
+    found, _ = await asyncio.gather(gateway_cost.busy_cores(0.3), asyncio.to_thread(work))
+    assert 0.3 < found <= len(os.sched_getaffinity(0)) + 0.01
 
 
 def test_the_figures_are_recorded(

@@ -18,6 +18,7 @@ from benchmarks import served_accuracy
 from benchmarks.comparison import Request, Walk
 from benchmarks.served_accuracy import main, served, walked
 from plugin.drafts.checkpoint import DEMO
+from tests.plugin.drafts.folders import write_pair
 
 K = 3
 WALK = Walk(anchors=20, counted=[20, 18, 16], correct=[15, 9, 12], matched=[15, 8, 2], tokens=60, greedy=59)
@@ -135,6 +136,24 @@ def test_the_command_shows_both_columns(
         ["1", "0.2000", "0.2000", "0.2000", "+0.0000", "0.3333"],
         ["2", "0.1000", "0.1000", "0.1000", "+0.0000", "0.2500"],
     ]
+
+
+def test_any_prompts_of_any_verifier(
+    faked: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A draft in a folder of its own, its own verifier, and a file of prompts in a wording."""
+    sums = Walk(20, counted=[20, 9, 8], correct=[14, 3, 2], matched=[14, 2, 1], tokens=3, greedy=3)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        served_accuracy, "walked", lambda _, draft, verifier, k: asked.append(verifier) or sums
+    )
+    write_pair(tmp_path)
+    (tmp_path / "q.jsonl").write_text('{"question": "why"}\n{"question": "how"}\n')
+    words = ["--draft", str(tmp_path / "dflash"), "--k", "3", "--data", f"mine={tmp_path / 'q.jsonl'}"]
+    assert main([*words, "--template", "mine=Q: {prompt}\\nA:"]) == 0
+    assert [body["prompt"] for body in faked.bodies] == ["Q: why\nA:", "Q: how\nA:"]
+    assert asked == [str(tmp_path / "verifier")]
+    assert main([*words, "--template", "other={prompt}"]) == 1
 
 
 def test_what_cannot_be_compared_is_exit_code_1(

@@ -9,7 +9,9 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from app.drafts.encoder_totals import EncoderTotals
 from plugin.drafts.steps import StepStats, step_stats
+from plugin.encoder_counts import encoder_counts
 
 
 @dataclass
@@ -49,10 +51,13 @@ class Recorder(StatLoggerBase):
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
         self.counters = Counters()
         self.steps: list[StepStats] = []
+        self.encoder = EncoderTotals()
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
+        if (encoder := encoder_counts(scheduler_stats)) is not None:
+            self.encoder.record(engine_idx, encoder)
         if (step := step_stats(scheduler_stats)) is not None:
             self.steps.append(step)
         spec = scheduler_stats.spec_decoding_stats if scheduler_stats else None

@@ -25,6 +25,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor.abstract import Executor
 
+from app.drafts.encoder_totals import EncoderTotals
 from plugin.drafts.steps import StepStats
 from tests.engine.counters import Counters, Recorder
 
@@ -89,7 +90,6 @@ class InProcessEngine:
         self._outputs_of: dict[str, list[int]] = defaultdict(list)
         self._number_of: dict[str, int] = {}
         self.scheduled: list[Any] = []
-        self.free_encoder_slots: list[int] = []
         self._watch()
 
     @property
@@ -106,6 +106,11 @@ class InProcessEngine:
     def counters(self) -> Counters:
         """A copy of the sums so far; subtract an earlier one."""
         return self._recorder.counters.copy()
+
+    @property
+    def encoder(self) -> EncoderTotals:
+        """What its encoder did."""
+        return self._recorder.encoder
 
     @property
     def steps(self) -> list[StepStats]:
@@ -164,7 +169,6 @@ class InProcessEngine:
         def recording_schedule(*args: Any, **kwargs: Any) -> Any:
             output = schedule(*args, **kwargs)
             self.scheduled.append(output)
-            self.free_encoder_slots.append(scheduler.encoder_cache_manager.num_free_slots)
             return output
 
         scheduler.schedule = recording_schedule
@@ -183,6 +187,8 @@ class InProcessEngine:
 
     def _record_blocks(self, sampled: torch.Tensor, drafted: torch.Tensor) -> None:
         for row, request in enumerate(self.runner.input_batch.req_ids):
+            if request not in self._number_of:  # one of several samples
+                continue
             outputs = self._outputs_of[request]
             outputs.extend(t for t in sampled[row].tolist() if t >= 0)
             self.blocks.append(

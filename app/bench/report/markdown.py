@@ -14,7 +14,7 @@ def markdown(report: Mapping[str, Any], plots: Sequence[str] = ()) -> str:
     rows = report["rows"]
     parts = ["# Benchmark", *_origin(report)]
     parts += [f"- {note}" for note in text.notes(report)]
-    parts += ["", "## Throughput and speed-up", "", *_table(_THROUGHPUT, rows)]
+    parts += ["", "## Throughput and speed-up", "", *throughput(rows)]
     parts += ["", "## Times", "", "Milliseconds, mean / p50 / p95 / p99.", "", *_table(_TIMES, rows)]
     drafting = [row for row in rows if row["acceptance"] is not None]
     if drafting:
@@ -23,6 +23,11 @@ def markdown(report: Mapping[str, Any], plots: Sequence[str] = ()) -> str:
     parts += ["", "## Prompts", "", *_table(_PROMPTS, report["prompt_sets"])]
     parts += [line for name in plots for line in ("", f"![{name.rpartition('.')[0]}]({name})")]
     return "\n".join(parts) + "\n"
+
+
+def throughput(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of the table of speeds alone."""
+    return _table(_THROUGHPUT, rows)
 
 
 Columns = dict[str, Any]
@@ -42,6 +47,7 @@ _THROUGHPUT: Columns = {
     "requests/s": lambda row: text.number(row["requests_per_s"], 3),
     "tok/s": lambda row: text.number(row["output_tokens_per_s"]),
     "speed-up": lambda row: text.speedup(row["speedup"]),
+    "estimate": lambda row: text.speedup(text.estimate(row)),
     "equal outputs": text.equal,
 }
 _FOUR = ("mean", "p50", "p95", "p99")

@@ -8,10 +8,10 @@ from typing import Any
 
 from app.bench.arithmetic import ratio
 from app.bench.equality import compare
-from app.bench.machine import hardware, versions
+from app.drafts.machine import hardware, versions
 
 SCHEMA = 1
-_NOT_IN_ROWS = {"key", "outputs", "gaps", "drafts", "server", "model"}
+_NOT_IN_ROWS = {"key", "outputs", "requests", "gaps", "drafts", "server", "model"}
 _OF_DRAFTS = (
     *("family", "k", "default_k", "block_size", "num_draft_layers", "draft_hidden_size", "aux_layer_ids"),
     *("draft_vocab_size", "lm_head", "embedding", "sample_from_anchor", "markov_head_type", "markov_rank"),

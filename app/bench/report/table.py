@@ -21,6 +21,7 @@ def table(report: Mapping[str, Any]) -> Table:
         "tokens": text.tokens,
         "tok/s": lambda row: text.number(row["output_tokens_per_s"]),
         "speed-up": lambda row: text.speedup(row["speedup"]),
+        "estimate": lambda row: text.speedup(text.estimate(row)),
         "latency ms": lambda row: text.spread(row["latency_ms"], "p50"),
         "TTFT ms": lambda row: text.spread(row["ttft_ms"], "p50"),
         "ITL ms": lambda row: text.spread(row["itl_ms"], "p50"),

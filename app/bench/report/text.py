@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.bench.reply import in_words
+
 DASH = "–"
 
 
@@ -54,6 +56,12 @@ def accepted(row: Mapping[str, Any], name: str) -> float | None:
     return (row["acceptance"] or {}).get(name)
 
 
+def estimate(row: Mapping[str, Any]) -> float | None:
+    """The speed-up that the row's server itself estimated, None where it told none."""
+    found = (row.get("estimate") or {}).get("speedup")
+    return None if found is None else float(found["overall"])
+
+
 def positions(row: Mapping[str, Any]) -> list[float | None]:
     """Unconditional acceptance at positions 0, 1, ... of the block."""
     return [position["rate"] for position in (row["acceptance"] or {}).get("per_position", [])]
@@ -79,7 +87,8 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         if row["output_tokens"] is None:
             lines.append(f"{where}: tokens unknown, there is neither usage nor a tokenizer (--tokenizer).")
         if row["failed"]:
-            lines.append(f"{where}: {row['failed']} requests failed: {'; '.join(row['errors'])}")
+            counts = in_words(row["failures"])
+            lines.append(f"{where}: {row['failed']} requests failed ({counts}): {'; '.join(row['errors'])}")
         first = (row["equality"] or {}).get("first_difference")
         if first is not None:
             unit = "token" if row["equality"]["by"] == "token_ids" else "character"

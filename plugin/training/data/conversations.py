@@ -29,10 +29,13 @@ _CHAT_END: Final = "<|endoftext|>"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who speaks (`user`, `assistant`, `system`, or what the data calls others) and the text, without outer blanks."""
+    """Who speaks (`user`, `assistant`, `system`, or what the data calls others) and the text, without outer blanks;
+    `other` is the type of a part that is no text (`image`), of which the verifier would see nothing.
+    """
 
     role: str
     text: str
+    other: str | None = None
 
 
 Render = Callable[[Sequence[Turn]], str]
@@ -42,8 +45,9 @@ Render = Callable[[Sequence[Turn]], str]
 def read_turns(messages: object) -> list[Turn]:
     """Turns of a list of messages, each {role, content} or {from, value}.
 
-    Content may be text, nothing, or a list of parts, of which those of type "text" are joined by new lines. Raises
-    `ValueError` naming the message by its place, from 0.
+    Content may be text, nothing, or a list of parts, of which those of type "text" are joined by new lines. A field
+    that is null is absent: so does a column look that holds messages of both styles. Raises `ValueError` naming the
+    message by its place, from 0.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValueError(f"{type(messages).__name__} instead of a list of messages")
@@ -51,27 +55,34 @@ def read_turns(messages: object) -> list[Turn]:
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ValueError(f"[{number}]: {type(message).__name__} instead of an object")
-        role, content = ("from", "value") if "from" in message else ("role", "content")
+        role, content = ("from", "value") if message.get("from") is not None else ("role", "content")
         if not isinstance(message.get(role), str):
             raise ValueError(f"[{number}]: no text in {role}")
         name = str(message[role]).strip().lower()
-        turns.append(Turn(_ROLES.get(name, name), _content(message.get(content), f"[{number}].{content}")))
+        text, other = _content(message.get(content), f"[{number}].{content}")
+        turns.append(Turn(_ROLES.get(name, name), text, other))
     return turns
 
 
-def _content(value: object, where: str) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, list):
-        parts = [
-            part.get("text") for part in value if isinstance(part, Mapping) and part.get("type") == "text"
-        ]
-        texts = [part for part in parts if isinstance(part, str)]
-        if len(texts) == len(parts):
-            return "\n".join(texts).strip()
-    raise ValueError(f"{where}: {type(value).__name__} instead of text")
+def _content(value: object, where: str) -> tuple[str, str | None]:
+    """The text, and the type of the first part that is none."""
+    if value is None or isinstance(value, str):
+        return (value or "").strip(), None
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: {type(value).__name__} instead of text")
+    texts, others = [], []
+    for number, part in enumerate(value):
+        if part is None:
+            continue
+        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+            raise ValueError(f"{where}[{number}]: no part with a type")
+        if part["type"] != "text":
+            others.append(part["type"])
+        elif isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            raise ValueError(f"{where}[{number}]: {type(part.get('text')).__name__} instead of text")
+    return "\n".join(texts).strip(), next(iter(others), None)
 
 
 def read_chat(text: str) -> list[Turn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,15 @@ _ENCODED_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prompt (encoder ids), its response (decoder ids without the start token, with the end token), and the id of
-    the row that it came from."""
+    """One prompt (encoder ids), its response (decoder ids without the start token, with the end token), the id of the
+    row that it came from, and whether its texts were longer and cut.
+    """
 
     prompt: list[int]
     response: list[int]
     id: str = ""
+    prompt_cut: bool = False
+    response_cut: bool = False
 
 
 def encode(
@@ -36,29 +39,47 @@ def encode(
     prompt_length: int = 2048,
     response_length: int = 1024,
 ) -> list[Sample]:
-    """`pairs` as samples in the same order; longer texts are cut at the end, lengths in tokens.
+    """`pairs` as samples in the same order; longer texts are cut where the tokenizer cuts (see `cut_counts`), lengths
+    in tokens.
 
     `end_id` closes every response, one that was cut too, and counts in `response_length`: 1024 are at most 1023 tokens
-    of text and the end token, as in the published recipe.
+    of text and the end token, as in the published recipe. What looks like a special token in a response, `<eos>`, is
+    text like any other: the verifier never says it so. In a prompt it is the token, as it is when served.
     """
     # 200,000 samples hold more than 10^8 tokens: one int object an id, not one a token, keeps them at 8 bytes each.
     known: dict[int, int] = {}
     samples = []
     for start in range(0, len(pairs), _ENCODED_AT_ONCE):
         part = pairs[start : start + _ENCODED_AT_ONCE]
-        prompts = tokenizer(
-            [pair.prompt for pair in part], truncation=True, max_length=prompt_length
-        ).input_ids
+        prompts = tokenizer([pair.prompt for pair in part], truncation=True, max_length=prompt_length)
         responses = tokenizer(
             [pair.response for pair in part],
             add_special_tokens=False,
+            split_special_tokens=True,
             truncation=True,
             max_length=response_length - 1,
-        ).input_ids
-        for pair, prompt, response in zip(part, prompts, responses, strict=True):
-            kept = [[known.setdefault(token, token) for token in ids] for ids in (prompt, response)]
-            samples.append(Sample(kept[0], [*kept[1], end_id], pair.id))
+        )
+        for number, pair in enumerate(part):
+            prompt, response = (
+                [known.setdefault(token, token) for token in ids.input_ids[number]]
+                for ids in (prompts, responses)
+            )
+            cut = [bool(ids.encodings[number].overflowing) for ids in (prompts, responses)]
+            samples.append(Sample(prompt, [*response, end_id], pair.id, *cut))
     return samples
+
+
+def cut_counts(tokenizer: Any, samples: Iterable[Sample]) -> dict[str, Any]:
+    """How many prompts and responses were cut, and at which `side`; JSON-ready, and in the log where there are any."""
+    flags = [(sample.prompt_cut, sample.response_cut) for sample in samples]
+    prompts, responses = (sum(column) for column in zip(*flags, strict=True)) if flags else (0, 0)
+    side = "beginning" if tokenizer.truncation_side == "left" else "end"
+    if prompts or responses:
+        logger.warning(
+            "of %d samples %d prompts and %d responses are longer than they may be; their %s is cut", len(flags),
+            prompts, responses, side,
+        )  # fmt: skip
+    return {"prompts": prompts, "responses": responses, "side": side}
 
 
 def split_samples(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plugin.training.data.pairs import Columns, DataError
-from plugin.training.data.problems.generate import take
+from plugin.training.data.problems.generate import take, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +145,14 @@ def _commit(data: Any) -> str | None:
 
 
 def demo_rows(name: str, count: int, seed: int) -> Rows:
-    """The first `count` training problems of the demo's generator with `seed`, with the generator's own answers."""
+    """The first `count` training problems of the demo's generator with `seed`, with its own answers; all wrappings."""
     problems = take(seed, "train", count)
     return Rows(
         count,
-        lambda number: {"prompt": problems[number].question, "response": problems[number].answer},
+        lambda number: {
+            "prompt": wrapped(problems[number].question, number),
+            "response": problems[number].answer,
+        },
         lambda number: f"{name}:{number}",
         {"kind": "demo", "generator_seed": seed},
     )

@@ -1,12 +1,12 @@
 """Builds the bundled demo, `plugin/demo/`: the tiny verifier and a draft of each family.
 
     t5gemma2 train demo --out plugin/demo
-    t5gemma2 train verifier-demo --out plugin/demo/verifier
     t5gemma2 train demo --only dflash --out plugin/demo
+    t5gemma2 train verifier-demo --from plugin/demo/verifier --out plugin/demo/verifier
 
-A draft can be trained further with --from FOLDER; the bundled ones were, first on a GPU in large batches and then on a
-CPU in small ones (see the train_command.txt beside each). Runs on CUDA where there is any, else on the CPU (hours
-instead of minutes; --steps and --samples make it shorter).
+Problems are asked bare and as the published benchmarks ask them. A verifier or a draft can be trained further with
+--from FOLDER. Runs on CUDA where there is any, else on the CPU (hours instead of minutes; --steps, --samples and
+--max-steps make it shorter). How the bundled ones were made is in the train_command.txt beside each.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from transformers import T5Gemma2ForConditionalGeneration
+import torch
+from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.pairs import Pair
-from plugin.training.data.problems.generate import PUBLISHED_QUESTIONS, Problem, take
+from plugin.training.data.problems.generate import (
+    PUBLISHED_QUESTIONS,
+    WRAPPINGS,
+    Problem,
+    take,
+    wrapped,
+)
 from plugin.training.data.samples import Sample, encode
 from plugin.training.demo import tokenizer as vocabulary
 from plugin.training.demo.tiny_verifier import MAX_POSITIONS, VerifierSettings, train_verifier
@@ -49,54 +56,84 @@ DRAFT_VOCABULARY_SIZE: Final = 320
 MAX_NEW_TOKENS: Final = 96
 TOTAL_LENGTH: Final = 128
 """Of a packed row, tokens: room for one response and some of the shorter ones, since attention costs by the row."""
+TRAIN_FRACTION: Final = 0.99
 TOKENIZER_TEXTS: Final = 20_000
 VERIFIER_SAMPLES: Final = 400_000
 DRAFT_SAMPLES: Final = 60_000
 
 
-def build_verifier(arguments: argparse.Namespace, out: Path) -> None:
-    """Trains the tokenizer and the verifier into `out`."""
+def build_verifier(arguments: argparse.Namespace, out: Path, start: Path | None = None) -> None:
+    """Trains the tokenizer and the verifier into `out`, or trains the one in `start` further."""
     device = training_device(arguments.device)
+    earlier = (start / TRAIN_COMMAND).read_text() if start else None
     problems = take(arguments.seed, "train", arguments.samples or VERIFIER_SAMPLES)
-    pairs = [Pair(problem.question, problem.answer) for problem in problems]
-    texts = (text for pair in pairs[:TOKENIZER_TEXTS] for text in (pair.prompt, pair.response))
-    tokenizer = vocabulary.learn_tokenizer(texts, MAX_POSITIONS)
-    settings = VerifierSettings(steps=arguments.steps, batch_size=arguments.batch, seed=arguments.seed)
-    model, loss = train_verifier(encode(tokenizer, pairs, vocabulary.EOS_ID), settings, device)
+    pairs = [Pair(wrapped(one.question, number), one.answer) for number, one in enumerate(problems)]
+    begun = None
+    if start:
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        begun = FrozenVerifier.load(str(start), torch.device("cpu")).model.float().requires_grad_(True)
+    else:
+        texts = (text for pair in pairs[:TOKENIZER_TEXTS] for text in (pair.prompt, pair.response))
+        tokenizer = vocabulary.learn_tokenizer(texts, MAX_POSITIONS)
+    settings = VerifierSettings(
+        arguments.steps, arguments.batch, arguments.verifier_rate, seed=arguments.seed
+    )
+    model, loss = train_verifier(encode(tokenizer, pairs, vocabulary.EOS_ID), settings, device, begun)
     fresh = take(arguments.seed + 1, "fresh", arguments.evaluate)
-    responses = [sample.response for sample in _answered(model, tokenizer, fresh, arguments.batch)]
-    answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
-    judged = list(zip(answers, fresh, strict=True))
-    metrics = {
-        "train_loss": loss,
-        "fresh_problems": len(fresh),
-        "fresh_answer_exact": sum(answer == problem.answer for answer, problem in judged) / len(fresh),
-        "fresh_result_correct": sum(_last_number(answer) == problem.result for answer, problem in judged)
-        / len(fresh),
-    }
+    metrics: dict[str, Any] = {"train_loss": loss, "fresh_problems": len(fresh)}
+    metrics |= _judged(model, tokenizer, fresh, arguments.batch)
     logger.info("verifier: %s", metrics)
     for question in PUBLISHED_QUESTIONS:
-        ids = greedy_responses(model, [tokenizer(question).input_ids], MAX_NEW_TOKENS, 1)[0]
-        logger.info("%s -> %s", question, tokenizer.decode(ids, skip_special_tokens=True))
+        for wrapping in WRAPPINGS:
+            ids = tokenizer(wrapping.format(question)).input_ids
+            answer = greedy_responses(model, [ids], MAX_NEW_TOKENS, 1)[0]
+            logger.info("%s -> %s", question, tokenizer.decode(answer, skip_special_tokens=True))
     model.cpu().save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(out)
     write_json(out / VAL_METRICS, metrics)
     facts = {**asdict(settings), "training problems": len(problems), "device": device}
-    command = _command("verifier-demo", arguments, out=out.name, samples=len(problems), steps=arguments.steps)
-    (out / TRAIN_COMMAND).write_text(train_command(command, facts, device))
+    further = {"from": start.name} if start else {}
+    command = _command(
+        "verifier-demo", arguments, out=out.name, samples=len(problems), steps=arguments.steps,
+        **{"verifier-rate": arguments.verifier_rate}, **further,
+    )  # fmt: skip
+    (out / TRAIN_COMMAND).write_text(train_command(command, facts, device) + _continued(earlier))
+
+
+def _judged(
+    model: T5Gemma2ForConditionalGeneration, tokenizer: Any, fresh: list[Problem], batch: int
+) -> dict[str, list[float]]:
+    """Shares of answers that are the generator's, and whose result is right, by wrapping."""
+    exact, right = [], []
+    for wrapping in WRAPPINGS:
+        responses = [sample.response for sample in _answered(model, tokenizer, fresh, batch, wrapping)]
+        answers = tokenizer.batch_decode(responses, skip_special_tokens=True)
+        judged = list(zip(answers, fresh, strict=True))
+        exact.append(sum(answer == problem.answer for answer, problem in judged) / len(fresh))
+        right.append(sum(last_number(answer) == problem.result for answer, problem in judged) / len(fresh))
+    return {"fresh_answer_exact": exact, "fresh_result_correct": right}
+
+
+def _continued(earlier: str | None) -> str:
+    return "" if earlier is None else f"\ncontinued from one that was made by:\n\n{earlier}"
 
 
 def _answered(
-    verifier: T5Gemma2ForConditionalGeneration, tokenizer: Any, problems: list[Problem], batch: int
+    verifier: T5Gemma2ForConditionalGeneration,
+    tokenizer: Any,
+    problems: list[Problem],
+    batch: int,
+    wrapping: str = "{}",
 ) -> list[Sample]:
-    """The problems with the verifier's greedy answers, `batch` at a time."""
-    prompts = tokenizer([problem.question for problem in problems]).input_ids
+    """The problems, asked in `wrapping`, with the verifier's greedy answers, `batch` at a time."""
+    prompts = tokenizer([wrapping.format(problem.question) for problem in problems]).input_ids
     responses = greedy_responses(verifier, prompts, MAX_NEW_TOKENS, batch)
     return [Sample(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
 
 
-def _last_number(text: str) -> int | None:
+def last_number(text: str) -> int | None:
+    """The last whole number in a text: the result that an answer ends on."""
     words = "".join(character if character.isdigit() else " " for character in text).split()
     return int(words[-1]) if words else None
 
@@ -114,6 +151,8 @@ def build_draft(family: str, arguments: argparse.Namespace, verifier: Path, out:
         chosen.command = _command(
             "demo", arguments, out=out.parent.name, samples=samples, only=family, verifier=verifier.name,
             epochs=arguments.epochs, rate=arguments.rate, anchors=arguments.anchors, answers=arguments.answers,
+            **{"short-blocks": arguments.short_blocks},
+            **({"max-steps": arguments.max_steps} if arguments.max_steps else {}),
             **({"from": arguments.start.name} if arguments.start else {}),
         )  # fmt: skip
         try:
@@ -139,9 +178,7 @@ def _publish(
     shutil.copyfile(trained.path / TRAINING_STATE, out / TRAINING_STATE)
     write_json(out / VAL_METRICS, metrics | _fresh_metrics(draft, loaded, fresh, arguments.batch * 4))
     text = f"{(trained.path / TRAIN_COMMAND).read_text()}fresh problems: {len(fresh)}\n"
-    if earlier is not None:
-        text += f"\ncontinued from a draft that was made by:\n\n{earlier}"
-    (out / TRAIN_COMMAND).write_text(text)
+    (out / TRAIN_COMMAND).write_text(text + _continued(earlier))
 
 
 def _family_words(
@@ -164,8 +201,12 @@ def _family_words(
         "--response-length": MAX_NEW_TOKENS,
         "--seed": arguments.seed + 2,
         "--precision": "float32",
+        "--train-fraction": TRAIN_FRACTION,
+        "--short-blocks": arguments.short_blocks,
     }
     shape = FAMILIES[family]
+    if arguments.max_steps:
+        options["--max-steps"] = arguments.max_steps
     if arguments.start:
         options["--from"] = arguments.start
     else:
@@ -182,16 +223,19 @@ def _family_words(
 def _fresh_metrics(
     draft: TrainableDraft, verifier: FrozenVerifier, fresh: list[Problem], batch: int
 ) -> dict[str, Any]:
-    """Acceptance on fresh problems at K = 1, 3 and the block's, under the names of val_metrics.json."""
-    samples = _answered(verifier.model, verifier.tokenizer, fresh, batch)
+    """Acceptance on fresh problems, each in every wrapping, at K = 1, 3 and the block's, as in val_metrics.json."""
     draft = draft.to(verifier.model.device)
     extractor = Extractor(verifier.model, draft.config.aux_hidden_state_layer_ids)
+    asked = [_answered(verifier.model, verifier.tokenizer, fresh, batch, wrapping) for wrapping in WRAPPINGS]
+    together = [sample for samples in asked for sample in samples]
     metrics: dict[str, Any] = {}
-    for length in (1, 3, draft.config.block_size - 1):
-        found = serving_acceptance(draft, extractor, samples, length)
-        logger.info("%s K=%d: %s", draft.config.family, length, found)
+    for length in (1, 3, draft.config.draft_length):
+        found = serving_acceptance(draft, extractor, together, length)
+        rates = [serving_acceptance(draft, extractor, one, length).acceptance_rate for one in asked]
+        logger.info("%s K=%d: %s, by wrapping %s", draft.config.family, length, found, rates)
         metrics |= {
             f"fresh_acceptance_rate_k{length}": found.acceptance_rate,
+            f"fresh_acceptance_rate_by_wrapping_k{length}": rates,
             f"fresh_mean_acceptance_length_k{length}": found.mean_acceptance_length,
             f"fresh_per_position_k{length}": list(found.per_position or ()),
         }
@@ -207,7 +251,7 @@ def _command(target: str, arguments: argparse.Namespace, *, out: str, samples: i
 
 def demo_verifier(arguments: argparse.Namespace) -> None:
     """`t5gemma2 train verifier-demo`."""
-    build_verifier(arguments, arguments.out)
+    build_verifier(arguments, arguments.out, arguments.start)
 
 
 def demo(arguments: argparse.Namespace) -> None:

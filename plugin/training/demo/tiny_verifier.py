@@ -88,17 +88,20 @@ class VerifierSettings:
 
 
 def train_verifier(
-    samples: Sequence[Sample], settings: VerifierSettings, device: torch.device
+    samples: Sequence[Sample],
+    settings: VerifierSettings,
+    device: torch.device,
+    start: T5Gemma2ForConditionalGeneration | None = None,
 ) -> tuple[T5Gemma2ForConditionalGeneration, float]:
     """A trained verifier on `device` and its mean loss (nats a token) over the last hundred steps.
 
-    From the last tenth of the steps on the embedding table is kept at values that bfloat16 can hold, so that a draft
-    stored in bfloat16 carries the very same table as the float32 verifier. Raises `FloatingPointError` when the loss
-    is not finite.
+    It is `start` or, without it, a fresh one. From the last tenth of the steps on the embedding table is kept at values
+    that bfloat16 can hold, so that a draft stored in bfloat16 carries the very same table as the float32 verifier.
+    Raises `FloatingPointError` when the loss is not finite.
     """
     torch.manual_seed(settings.seed)
     torch.set_float32_matmul_precision("high")
-    model = T5Gemma2ForConditionalGeneration(tiny_config()).to(device).train()
+    model = (start or T5Gemma2ForConditionalGeneration(tiny_config())).to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, betas=(0.9, 0.98), fused=True
     )
@@ -129,7 +132,7 @@ def take_step(
     model: T5Gemma2ForConditionalGeneration, optimizer: torch.optim.Optimizer, batch: Batch, clip: float
 ) -> torch.Tensor:
     """One optimizer step on `batch`, gradients clipped at the norm `clip`; the loss before it (nats a token)."""
-    states = verifier_states(model, batch.prompts, batch.prompt_mask, batch.tokens[:, :-1])
+    states, _ = verifier_states(model, batch.prompts, batch.prompt_mask, batch.tokens[:, :-1])
     labels = batch.tokens[:, 1:].masked_fill(~batch.loss_mask[:, 1:], -100)  # what cross_entropy leaves out
     loss = functional.cross_entropy(model.lm_head(states).flatten(0, 1), labels.flatten())
     optimizer.zero_grad(set_to_none=True)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from plugin.drafts.families import FAMILIES
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.model import TrainableDraft
+from plugin.training.draft.vocabulary import vocabulary_tables
 
 _CONFIG_PY: Final = '''"""Lets transformers read this folder's config.json with remote code allowed."""
 
@@ -62,8 +63,8 @@ def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraf
     """The draft in `folder`, in float32 and in evaluation mode.
 
     `table` [vocabulary, hidden] is its verifier's embedding: the draft is then on its device and has its values, which
-    the file holds rounded. Without it the draft is on the CPU, with the file's own. Raises `DraftError` when config and
-    tensors do not fit each other or the verifier.
+    the file holds rounded or not at all. Without it the draft is on the CPU, with the file's own. Raises `DraftError`
+    when config and tensors do not fit each other or the verifier.
     """
     config_file, weights = folder / "config.json", folder / "model.safetensors"
     try:
@@ -76,13 +77,16 @@ def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraf
         raise DraftError(f"{config_file}: {error}") from None
     try:
         tensors = load_file(weights)
-        stored = tensors["embed_tokens.weight"]
+        if config.draft_vocab_size == config.vocab_size:
+            # `speculators` leaves out what says nothing of a draft that knows every token.
+            whole = vocabulary_tables(range(config.vocab_size), config.vocab_size)
+            tensors = dict(zip(("t2d", "d2t"), whole, strict=True)) | tensors
         if table is None:
-            table = stored
-        elif stored.shape != table.shape or not torch.equal(stored, table.cpu().to(stored.dtype)):
-            raise ValueError("embed_tokens.weight is not the verifier's; the draft is for another one")
+            table = tensors["embed_tokens.weight"]
+        else:
+            _check_verifier(tensors, table.cpu())
         draft = TrainableDraft(config, table.float(), tensors["t2d"], tensors["d2t"])
-        # Both tables are the verifier's own by now.
+        # Both tables are the verifier's own by now; `speculators` writes no embedding, and no head of all tokens.
         tensors |= {name: draft.state_dict()[name] for name in ("embed_tokens.weight", "lm_head.weight")}
         draft.load_state_dict(tensors)
     except KeyError as error:
@@ -90,6 +94,19 @@ def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraf
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise DraftError(f"{weights}: {' '.join(str(error).split())}") from None
     return draft.to(table.device).eval()
+
+
+def _check_verifier(tensors: Mapping[str, torch.Tensor], table: torch.Tensor) -> None:
+    """Raises `ValueError` where a stored copy of the verifier's `table` [vocabulary, hidden] is another's."""
+    kept = tensors["t2d"]
+    for name, rows in (("embed_tokens.weight", slice(None)), ("lm_head.weight", kept)):
+        stored = tensors.get(name)
+        if stored is None:
+            continue
+        if stored.shape[-1] != table.shape[-1] or len(kept) != len(table):
+            raise ValueError(f"{name} is not the verifier's; the draft is for another one")
+        if not torch.equal(stored, table[rows].to(stored.dtype)):
+            raise ValueError(f"{name} is not the verifier's; the draft is for another one")
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -9,20 +9,24 @@ from typing import Any, Final
 from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE, Family, MarkovHeadType
 
 SPECULATORS_VERSION: Final = "0.3.0"
+PUBLISHED_WINDOW: Final = 2048
 _DECODER_FIELDS: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "max_position_embeddings", "rms_norm_eps",
 )  # fmt: skip
 """What a draft has of its verifier's decoder."""
 _LAYER_FIELDS: Final = (*_DECODER_FIELDS, "num_hidden_layers", "rope_parameters")
+_BLOCK_FIELDS: Final = ("sample_from_anchor", "sliding_window_non_causal")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
     """Everything that decides a draft's tensors and forward pass. Sizes in elements, lengths in tokens.
 
-    `aux_hidden_state_layer_ids` are 0-based decoder layers of the verifier, ascending. The Markov and confidence
-    fields matter to DSpark alone.
+    `aux_hidden_state_layer_ids` are 0-based decoder layers of the verifier, ascending. `sliding_layers` of the draft's
+    own see `sliding_window` tokens, and of their block only what is before them unless `sliding_window_non_causal`.
+    With `sample_from_anchor` every slot predicts the token after its own. It and the Markov and confidence fields
+    matter to DSpark alone.
     """
 
     family: Family
@@ -40,6 +44,10 @@ class DraftConfig:
     max_position_embeddings: int
     block_size: int = 8
     rms_norm_eps: float = 1e-6
+    sliding_layers: tuple[int, ...] = ()
+    sliding_window: int = PUBLISHED_WINDOW
+    sliding_window_non_causal: bool = False
+    sample_from_anchor: bool = False
     markov_rank: int = 256
     markov_head_type: MarkovHeadType = "vanilla"
     enable_confidence_head: bool = True
@@ -63,6 +71,32 @@ class DraftConfig:
             raise ValueError(f"rope_type: {rope_type!r} is neither 'default' nor 'linear'")
         if not 0 <= mask < size:
             raise ValueError(f"mask_token_id: {mask} is outside the vocabulary of {size}")
+        if self.sample_from_anchor and self.family != "dspark":
+            raise ValueError(
+                f"sample_from_anchor: only dspark samples from the anchor, this is {self.family}"
+            )
+        if wrong := [layer for layer in self.sliding_layers if not 0 <= layer < self.num_hidden_layers]:
+            raise ValueError(
+                f"sliding layers: {wrong[0]} is none of the draft's {self.num_hidden_layers} layers"
+            )
+        for name in ("intermediate_size", "num_hidden_layers", "markov_rank", "sliding_window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+
+    @property
+    def ahead(self) -> int:
+        """How far beyond its own position a slot predicts: 0, or 1 where it samples from the anchor."""
+        return int(self.sample_from_anchor)
+
+    @property
+    def first_slot(self) -> int:
+        """The first slot that predicts."""
+        return 1 - self.ahead
+
+    @property
+    def draft_length(self) -> int:
+        """K of a whole block."""
+        return self.block_size - self.first_slot
 
     @property
     def num_aux_layers(self) -> int:
@@ -80,11 +114,10 @@ class DraftConfig:
     def from_json(cls, config: Mapping[str, Any]) -> DraftConfig:
         """The shape that a checkpoint's config.json describes.
 
-        Raises `KeyError` naming a field it lacks, and `ValueError` for the block layout that this code does not train.
+        Raises `KeyError` naming a field it lacks, and `ValueError` for a shape that cannot be.
         """
-        if config.get("sample_from_anchor"):
-            raise ValueError("sample_from_anchor is true: only blocks of 1 + K slots are trained")
         layers = config["transformer_layer_config"]
+        types = layers.get("layer_types") or []
         own_keys = (name for family in FAMILIES.values() for name in family.own_keys)
         return cls(
             family=config["speculators_model_type"],
@@ -93,7 +126,9 @@ class DraftConfig:
             mask_token_id=config["mask_token_id"],
             block_size=config["block_size"],
             **{name: layers[name] for name in _LAYER_FIELDS},
-            **{name: config[name] for name in own_keys if name in config},
+            sliding_layers=tuple(i for i, kind in enumerate(types) if kind == "sliding_attention"),
+            sliding_window=layers.get("sliding_window") or PUBLISHED_WINDOW,
+            **{name: config[name] for name in (*_BLOCK_FIELDS, *own_keys) if name in config},
         )
 
     def to_json(self, verifier: str, verifier_softcap: float | None, dtype: str) -> dict[str, Any]:
@@ -106,7 +141,8 @@ class DraftConfig:
             "draft_vocab_size": self.draft_vocab_size,
             "dtype": dtype,
             "mask_token_id": self.mask_token_id,
-            "sliding_window_non_causal": False,
+            # Written out: `speculators` takes a DSpark draft that does not say it for one that samples from the anchor.
+            **{name: getattr(self, name) for name in _BLOCK_FIELDS},
             "speculators_config": {
                 "algorithm": self.family,
                 "default_proposal_method": "greedy",
@@ -114,7 +150,7 @@ class DraftConfig:
                     {
                         "accept_tolerance": 0.0,
                         "proposal_type": "greedy",
-                        "speculative_tokens": self.block_size - 1,
+                        "speculative_tokens": self.draft_length,
                         "verifier_accept_k": 1,
                     }
                 ],
@@ -136,10 +172,13 @@ class DraftConfig:
                 "pad_token_id": None,
                 "hidden_act": "silu",
                 "initializer_range": 0.02,
-                "layer_types": ["full_attention"] * self.num_hidden_layers,
+                "layer_types": [
+                    "sliding_attention" if layer in self.sliding_layers else "full_attention"
+                    for layer in range(self.num_hidden_layers)
+                ],
                 "pretraining_tp": 1,
                 "rope_theta": self.rope_parameters["rope_theta"],
-                "sliding_window": 2048,
+                "sliding_window": self.sliding_window,
                 "tie_word_embeddings": False,
                 "use_cache": True,
                 "verifier_final_logit_softcapping": verifier_softcap,

@@ -8,17 +8,22 @@ losses add up to the whole's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import torch
 from torch.nn import functional
 
-from plugin.drafts.families import Family
+from plugin.drafts.families import Family, LossName
 from plugin.training.settings import LossSettings
 
 
-def slot_weights(block_size: int, gamma: float, device: torch.device | None = None) -> torch.Tensor:
-    """[block_size]: 0 for the anchor's slot, exp(-(k - 1) / gamma) for slot k."""
-    slots = torch.arange(block_size, device=device, dtype=torch.float32)
-    return torch.where(slots > 0, torch.exp(-(slots - 1) / gamma), 0.0)
+def slot_weights(
+    block_size: int, gamma: float, device: torch.device | None = None, first: int = 1
+) -> torch.Tensor:
+    """[block_size]: exp(-(k - first) / gamma) for slot k from `first` on, 0 for the anchor's where that is 1."""
+    slots = torch.arange(block_size, device=device, dtype=torch.float32) - first
+    return torch.where(slots >= 0, torch.exp(-slots / gamma), 0.0)
 
 
 def kl_divergence(logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -42,6 +47,33 @@ def total_variation(logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor
     return 0.5 * (logits.softmax(dim=-1) - teacher.softmax(dim=-1)).abs().sum(dim=-1)
 
 
+def negative_log_acceptance(logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """-log of the chance of acceptance, [...], which is taken to be 1e-5 at least.
+
+    Its gradient is that of the total variation over that chance, so that a draft that is far off learns, too.
+    """
+    return -(1.0 - total_variation(logits, teacher)).clamp_min(1e-5).log()
+
+
+def lk_hybrid(logits: torch.Tensor, teacher: torch.Tensor, eta: float = 3.0) -> torch.Tensor:
+    """KL divergence where a draft is far off, total variation where it is near, [...] (arXiv 2602.23881).
+
+    The share of the first is exp(-`eta` * chance of acceptance), through which no gradient flows.
+    """
+    distance = total_variation(logits, teacher)
+    share = torch.exp(-eta * (1.0 - distance.detach()))
+    return share * kl_divergence(logits, teacher) + (1.0 - share) * distance
+
+
+DISTANCES: Final[dict[LossName, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "kl": kl_divergence,
+    "ce": cross_entropy,
+    "tv": total_variation,
+    "nla": negative_log_acceptance,
+    "lk_hybrid": lk_hybrid,
+}
+
+
 def masked_mean(
     values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor, count: int | None = None
 ) -> torch.Tensor:
@@ -61,25 +93,23 @@ def draft_loss(
     mask: torch.Tensor,
     settings: LossSettings,
     count: int | None = None,
+    first: int = 1,
 ) -> dict[str, torch.Tensor]:
-    """The loss under "loss" and its terms by name, scalars.
+    """The loss under "loss" and, of several, its terms by name, scalars.
 
     `logits` and `teacher` [R, N, B, draft vocabulary], `confidence` [R, N, B] or None, `mask` [R, N, B]; `count` as in
-    `masked_mean`.
+    `masked_mean`, `first` is the first slot that predicts.
     """
-    weights = slot_weights(mask.shape[-1], settings.gamma, mask.device)
-    if family != "dspark":
-        return {"loss": masked_mean(kl_divergence(logits, teacher), mask, weights, count)}
-    distance = total_variation(logits, teacher)
-    terms = {
-        "ce_loss": masked_mean(cross_entropy(logits, teacher), mask, weights, count),
-        "tv_loss": masked_mean(distance, mask, weights, count),
-    }
-    loss = settings.cross_entropy * terms["ce_loss"] + settings.total_variation * terms["tv_loss"]
+    weights = slot_weights(mask.shape[-1], settings.gamma, mask.device, first)
+    wanted = settings.of(family)
+    found = {name: DISTANCES[name](logits, teacher) for name in wanted}
+    terms = {f"{name}_loss": masked_mean(value, mask, weights, count) for name, value in found.items()}
+    loss = torch.stack([weight * terms[f"{name}_loss"] for name, weight in wanted.items()]).sum()
     if confidence is not None:
+        distance = found["tv"] if "tv" in found else total_variation(logits, teacher)
         error = functional.binary_cross_entropy_with_logits(
             confidence, 1.0 - distance.detach(), reduction="none"
         )
         terms["confidence_loss"] = masked_mean(error, mask, weights, count)
         loss = loss + settings.confidence * terms["confidence_loss"]
-    return {"loss": loss, **terms}
+    return {"loss": loss, **(terms if len(terms) > 1 else {})}

@@ -9,11 +9,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from plugin.training.draft.anchors import Blocks, context_mask
+from plugin.training.draft.anchors import Blocks, context_mask, own_mask
 from plugin.training.draft.block_attention import block_attention
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.heads import BlockMarkovHead, ConfidenceHead
+
+Masks = tuple[torch.Tensor, torch.Tensor | None]
+"""Which context columns a slot sees, and which slots of its block."""
 
 
 def rope_tables(positions: torch.Tensor, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,11 +75,11 @@ class DraftAttention(nn.Module):
         context: torch.Tensor,
         block_rope: tuple[torch.Tensor, torch.Tensor],
         context_rope: tuple[torch.Tensor, torch.Tensor],
-        mask: torch.Tensor,
+        masks: Masks,
     ) -> torch.Tensor:
-        """`states` [R, N*B, hidden] of N blocks, `context` [R, length, hidden], `mask` [R, N, length].
+        """`states` [R, N*B, hidden] of N blocks, `context` [R, length, hidden].
 
-        Ropes are those of the slots and of the context's columns.
+        Ropes are those of the slots and of the context's columns, `masks` as `block_attention` takes them.
         """
         own = self.config.family == "dflare"
         k_context = (self.k_proj_target if own else self.k_proj)(context)
@@ -83,10 +87,10 @@ class DraftAttention(nn.Module):
         query = rotate(self.q_norm(self._heads(self.q_proj(states))), block_rope)
         key_block = rotate(self.k_norm(self._heads(self.k_proj(states))), block_rope)
         key_context = rotate(self.k_norm(self._heads(k_context)), context_rope)
-        blocks = (mask.shape[1], -1)
+        blocks = (masks[0].shape[1], -1)
         attended = block_attention(
             query.unflatten(1, blocks), key_context, self._heads(v_context), key_block.unflatten(1, blocks),
-            self._heads(self.v_proj(states)).unflatten(1, blocks), mask,
+            self._heads(self.v_proj(states)).unflatten(1, blocks), *masks,
         )  # fmt: skip
         return self.o_proj(attended.flatten(1, 2).flatten(2))
 
@@ -121,11 +125,11 @@ class DraftLayer(nn.Module):
         context: torch.Tensor,
         block_rope: tuple[torch.Tensor, torch.Tensor],
         context_rope: tuple[torch.Tensor, torch.Tensor],
-        mask: torch.Tensor,
+        masks: Masks,
     ) -> torch.Tensor:
         """As `DraftAttention.forward`."""
         normed = self.input_layernorm(states)
-        states = states + self.self_attn(normed, context, block_rope, context_rope, mask)
+        states = states + self.self_attn(normed, context, block_rope, context_rope, masks)
         return states + self.mlp(self.post_attention_layernorm(states))
 
 
@@ -152,6 +156,7 @@ class TrainableDraft(nn.Module):
                 f"t2d: {int(t2d.sum())} tokens where draft_vocab_size is {config.draft_vocab_size}"
             )
         self.config = config
+        self.gradient_checkpointing = False
         self.register_buffer("t2d", t2d)
         self.register_buffer("d2t", d2t)
         self.embed_tokens = nn.Embedding.from_pretrained(table.clone(), freeze=True)
@@ -189,13 +194,29 @@ class TrainableDraft(nn.Module):
 
         `aux` [R, length, T, hidden]; `documents` and `positions` [R, length] describe the context's columns.
         """
-        mask = context_mask(blocks, documents, positions)
+        masks = self._masks(documents, positions, blocks)
         block_rope = rope_tables(blocks.positions.flatten(1), self.config)
         context_rope = rope_tables(positions, self.config)
         states = self.embed_tokens(blocks.inputs.flatten(1))
-        for layer, context in zip(self.layers, self.contexts(aux), strict=True):
-            states = layer(states, context, block_rope, context_rope, mask)
+        for layer, context, seen in zip(self.layers, self.contexts(aux), masks, strict=True):
+            inputs = (states, context, block_rope, context_rope, seen)
+            if self.gradient_checkpointing and self.training:
+                states = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                states = layer(*inputs)
         return self.norm(states).view(*blocks.inputs.shape, -1)
+
+    def _masks(self, documents: torch.Tensor, positions: torch.Tensor, blocks: Blocks) -> list[Masks]:
+        """Of every layer."""
+        config = self.config
+        full = sliding = (context_mask(blocks, documents, positions), own_mask(blocks))
+        if config.sliding_layers:
+            window = config.sliding_window
+            sliding = (
+                context_mask(blocks, documents, positions, window),
+                own_mask(blocks, window, causal=not config.sliding_window_non_causal),
+            )
+        return [sliding if i in config.sliding_layers else full for i in range(config.num_hidden_layers)]
 
     def draft_logits(self, states: torch.Tensor, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Logits [R, N, B, draft vocabulary] and, where there is such a head, confidence logits [R, N, B].
@@ -206,8 +227,7 @@ class TrainableDraft(nn.Module):
         logits = self.lm_head(states)
         if self.markov_head is None:
             return logits, None
-        previous = torch.cat([blocks.targets[..., :1], blocks.targets[..., :-1]], dim=-1)
-        embedded = self.markov_head.embed(previous)
+        embedded = self.markov_head.embed(blocks.previous())
         logits = logits + self.markov_head.block_bias(states, embedded)
         confidence = None if self.confidence_head is None else self.confidence_head(states, embedded)
         return logits, confidence

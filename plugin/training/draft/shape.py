@@ -10,7 +10,7 @@ import torch
 from plugin.drafts.families import FAMILIES, Family
 from plugin.training.draft.config import DraftConfig
 from plugin.training.draft.model import TrainableDraft
-from plugin.training.draft.vocabulary import draft_vocabulary
+from plugin.training.draft.vocabulary import draft_vocabulary, vocabulary_tables
 
 PUBLISHED_DEPTH: Final = 26
 """Decoder layers of the verifier that the published drafts were made for."""
@@ -55,13 +55,21 @@ def new_shape(
 
 
 def new_draft(
-    config: DraftConfig, table: torch.Tensor, responses: Iterable[Sequence[int]], seed: int
+    config: DraftConfig,
+    table: torch.Tensor,
+    responses: Iterable[Sequence[int]],
+    seed: int,
+    vocabulary: Sequence[int] | None = None,
 ) -> TrainableDraft:
     """A draft with fresh float32 weights drawn by `seed`, on the device of `table` [vocab_size, hidden].
 
-    `table` is the verifier's raw embedding; the draft vocabulary are the most frequent tokens of `responses`.
+    `table` is the verifier's raw embedding; the draft vocabulary are the tokens `vocabulary` or, without it, the most
+    frequent ones of `responses`.
     """
-    t2d, d2t = draft_vocabulary(responses, config.vocab_size, config.draft_vocab_size)
+    if vocabulary is None:
+        t2d, d2t = draft_vocabulary(responses, config.vocab_size, config.draft_vocab_size)
+    else:
+        t2d, d2t = vocabulary_tables(vocabulary, config.vocab_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         draft = TrainableDraft(config, table.float().cpu(), t2d, d2t)

@@ -23,28 +23,34 @@ def evaluate(
 ) -> dict[str, float]:
     """Losses and teacher-forced accuracies over `samples`, under the names of val_metrics.json.
 
-    The anchors depend on the seed alone, so that every epoch is scored on the same blocks. `pause` is called between
-    batches. Raises `NotFinite` naming the samples whose verifier states are not finite, or the loss that is not.
+    The anchors depend on the seed alone, so that every epoch is scored on the same blocks. The trainer's processes take
+    turns at the batches, and all get the metrics of all. `pause` is called between batches. Raises `NotFinite` naming
+    the samples whose verifier states are not finite, or the loss that is not.
     """
-    settings, draft = trainer.settings, trainer.draft
+    settings, draft, processes = trainer.settings, trainer.draft, trainer.processes
     was_training = draft.training
     draft.eval()
-    tally = Tally(draft.config.block_size)
+    own, bad = Tally(draft.config.block_size, draft.config.first_slot), []
     lengths = [1 + len(sample.response) for sample in samples]
     groups = pack(lengths, range(len(samples)), settings.total_length)
-    for first in range(0, len(groups), settings.rows):
+    firsts = range(0, len(groups), settings.rows)
+    for turn in range(0, len(firsts), processes.count):
         pause()
-        chosen = [[samples[index] for index in group] for group in groups[first : first + settings.rows]]
-        rows = packed_rows(chosen, trainer.extractor.pad_id, trainer.extractor.start_id)
-        blocks = trainer.blocks(rows, settings.seed, "validation", first)
-        result = trainer.block_step(rows, blocks, judge=True)
-        if not bool(result.finite.all()):
-            bad = [name for name, good in zip(rows.ids, result.finite.tolist(), strict=True) if not good]
-            raise NotFinite(f"validation: the verifier's states are not finite on {', '.join(bad)}")
-        assert result.correct is not None
-        terms = {name: value.detach() for name, value in result.terms.items()}
-        tally.add(terms, result.correct, blocks.loss_mask.to(result.correct.device))
+        for first in firsts[turn + processes.rank : turn + processes.rank + 1]:
+            chosen = [[samples[index] for index in group] for group in groups[first : first + settings.rows]]
+            rows = packed_rows(chosen, trainer.extractor.pad_id, trainer.extractor.start_id)
+            blocks = trainer.blocks(rows, settings.seed, "validation", first)
+            result = trainer.block_step(rows, blocks, judge=True)
+            bad += [name for name, good in zip(rows.ids, result.finite.tolist(), strict=True) if not good]
+            assert result.correct is not None
+            terms = {name: value.detach() for name, value in result.terms.items()}
+            own.add(terms, result.correct, blocks.loss_mask.to(result.correct.device))
     draft.train(was_training)
+    if named := [name for found in processes.gathered(bad) for name in found]:
+        raise NotFinite(f"validation: the verifier's states are not finite on {', '.join(named)}")
+    tally = Tally(draft.config.block_size, draft.config.first_slot)
+    for sums in processes.gathered(own.sums()):
+        tally.merge(sums)
     metrics = tally.metrics()
     for name, value in metrics.items():
         if not abs(value) < float("inf"):
@@ -86,15 +92,15 @@ def _leading_matches(
     """[rows, length - 1]: leading matches of a block at every column. Slots beyond K are masks, as in serving."""
     states = extractor(batch.prompts, batch.prompt_mask, batch.tokens)
     columns, valid = all_anchors(batch.loss_mask, batch.documents)
-    found = []
+    config, found = draft.config, []
     for part in range(0, columns.shape[1], _ANCHORS_AT_ONCE):
         chosen = slice(part, part + _ANCHORS_AT_ONCE)
         blocks = make_blocks(
             batch.tokens, batch.documents, batch.positions, columns[:, chosen], valid[:, chosen],
-            draft_length + 1, draft.config.mask_token_id,
+            draft_length + config.first_slot, config.mask_token_id, config.ahead,
         )  # fmt: skip
         hidden = draft(states.aux.float(), batch.documents, batch.positions, blocks)
         logits, _ = draft.draft_logits(hidden, blocks)
         right = (draft.to_target(logits.argmax(dim=-1)) == blocks.targets) & blocks.loss_mask
-        found.append(leading_matches(right[..., 1:]))
+        found.append(leading_matches(right[..., config.first_slot :]))
     return torch.cat(found, dim=1).cpu()

@@ -2,7 +2,7 @@
 
     run/0  run/1 ...          an epoch's checkpoint, complete
     run/2.150                 a checkpoint in the middle of epoch 2, after 150 of its steps
-    run/checkpoint_best       relative link to the epoch with the lowest validation loss
+    run/checkpoint_best       relative link to the checkpoint with the lowest validation loss
     run/.2.150.1234.tmp       what a killed run was writing; never read, removed by the next run
 
 A checkpoint is written under a temporary name and then renamed, so one that has its name is whole; none is ever written
@@ -158,20 +158,29 @@ class RunFolder:
         _flush(self.path)
         return target
 
-    def point_best(self) -> Path | None:
-        """Points `checkpoint_best` to the epoch with the lowest validation loss, the earliest of equals.
+    def point_best(self, last: Path | None = None) -> Path | None:
+        """Points `checkpoint_best` to the checkpoint with the lowest validation loss, the earliest of equals.
 
-        Without any validation loss it is the last epoch, which the log says. None while there is no epoch.
+        Without any validation loss it is `last` or the last epoch, which the log says. A checkpoint in mid-epoch counts
+        where it was validated: where the steps that were asked for ended. None while there is none of them.
         """
-        epochs = [checkpoint for checkpoint in self.checkpoints() if checkpoint.local_step is None]
-        if not epochs:
+        link, found = self.path / BEST, self.checkpoints()
+        epochs = [checkpoint for checkpoint in found if checkpoint.local_step is None]
+        losses = {checkpoint: checkpoint.loss() for checkpoint in found}
+        judged = [(loss, checkpoint.order) for checkpoint, loss in losses.items() if loss is not None]
+        if judged:
+            best = min(judged)[1]
+            name = next(checkpoint.path.name for checkpoint in found if checkpoint.order == best)
+        elif last is not None:
+            name = last.name
+        elif epochs:
+            target = os.readlink(link) if link.is_symlink() else ""
+            here = [checkpoint for checkpoint in found if checkpoint.path.name == target]
+            name = max(epochs[-1:] + here, key=lambda checkpoint: checkpoint.order).path.name
+        else:
             return None
-        losses = {checkpoint: checkpoint.loss() for checkpoint in epochs}
-        judged = [(loss, checkpoint.epoch) for checkpoint, loss in losses.items() if loss is not None]
-        name = str(min(judged)[1]) if judged else str(epochs[-1].epoch)
         if not judged:
             logger.info("%s: no validation loss, it points to the last epoch, %s", BEST, name)
-        link = self.path / BEST
         if link.is_symlink() and os.readlink(link) == name:
             return link
         if link.exists() and not link.is_symlink():

@@ -47,10 +47,11 @@ class Acceptance:
 class Tally:
     """Running sums over an epoch; `metrics()` gives the means under the names of val_metrics.json.
 
-    Sums stay on the device of what is added until `metrics()` asks for them.
+    Slots from `first_slot` on predict. Sums stay on the device of what is added until `metrics()` asks for them.
     """
 
     block_size: int
+    first_slot: int = 1
     _sums: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def add(self, terms: Mapping[str, torch.Tensor], correct: torch.Tensor, mask: torch.Tensor) -> None:
@@ -63,10 +64,19 @@ class Tally:
         self._add("correct", right.sum(dim=(0, 1)))
         self._add("counted", mask.sum(dim=(0, 1)))
         self._add("blocks", mask.any(dim=2).sum())
-        self._add("accepted", leading_matches(right[..., 1:]).sum())
+        self._add("accepted", leading_matches(right[..., self.first_slot :]).sum())
 
     def _add(self, name: str, value: torch.Tensor) -> None:
         self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+
+    def sums(self) -> dict[str, torch.Tensor]:
+        """What was added so far, on the CPU, for `merge`."""
+        return {name: value.cpu() for name, value in self._sums.items()}
+
+    def merge(self, sums: Mapping[str, torch.Tensor]) -> None:
+        """Adds the `sums` of another tally, such as another process'."""
+        for name, value in sums.items():
+            self._add(name, value)
 
     def metrics(self) -> dict[str, float]:
         """Means so far: losses by counted slot, accuracies, and `eal_epoch`, the expected acceptance length.
@@ -85,7 +95,7 @@ class Tally:
         }
         means["full_acc_epoch"] = sum(found["correct"]) / slots
         means["eal_epoch"] = 1 + found["accepted"] / found["blocks"]
-        for slot in range(1, self.block_size):
+        for slot in range(self.first_slot, self.block_size):
             if found["counted"][slot]:
                 means[f"position_{slot}_acc_epoch"] = found["correct"][slot] / found["counted"][slot]
         return means

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from plugin.training.draft.anchors import Blocks
 from plugin.training.draft.losses import draft_loss
@@ -28,10 +29,11 @@ class StepResult:
     correct: torch.Tensor | None
 
 
-class BlockStep:
+class BlockStep(nn.Module):
     """Forward pass of `draft` on rows whose verifier states come from `extractor`."""
 
     def __init__(self, draft: TrainableDraft, extractor: Extractor, settings: DraftSettings) -> None:
+        super().__init__()
         if extractor.layer_ids != draft.config.aux_hidden_state_layer_ids:
             raise ValueError(
                 f"aux_hidden_state_layer_ids: the draft reads {list(draft.config.aux_hidden_state_layer_ids)}, "
@@ -39,8 +41,11 @@ class BlockStep:
             )
         self.draft, self.extractor, self.settings = draft, extractor, settings
         self.device = next(draft.parameters()).device
+        if self.device.type == "cuda":
+            for layer in draft.layers:  # of one kind: one program for all
+                layer.compile(dynamic=True)
 
-    def __call__(
+    def forward(
         self,
         rows: PackedRows,
         blocks: Blocks,
@@ -66,14 +71,19 @@ class BlockStep:
             hidden = draft(aux, rows.documents, rows.positions, blocks)
             logits, confidence = draft.draft_logits(hidden, blocks)
         # A slot's teacher stands one column before its token.
-        slots = torch.arange(draft.config.block_size, device=self.device)
-        before = (blocks.columns[:, :, None] + slots - 1).clamp(0, rows.tokens.shape[1] - 1).flatten(1)
+        config = draft.config
+        slots = torch.arange(config.block_size, device=self.device)
+        before = (
+            (blocks.columns[:, :, None] + slots + config.ahead - 1)
+            .clamp(0, rows.tokens.shape[1] - 1)
+            .flatten(1)
+        )
         number = torch.arange(len(rows.tokens), device=self.device)[:, None]
         shape = blocks.inputs.shape
         teacher = self.extractor.logits(found.states[number, before], draft.t2d).unflatten(1, shape[1:])
         terms = draft_loss(
-            draft.config.family, logits.float(), None if confidence is None else confidence.float(),
-            teacher.float(), blocks.loss_mask, settings.loss, count,
+            config.family, logits.float(), None if confidence is None else confidence.float(),
+            teacher.float(), blocks.loss_mask, settings.loss, count, config.first_slot,
         )  # fmt: skip
         correct = None
         if judge:

@@ -18,6 +18,9 @@ from plugin.training.run.trainer import DraftTrainer, StepReport, check_finite
 
 logger = logging.getLogger(__name__)
 
+_ECHO = 3.0
+"""Seconds within which torchrun passes on a signal."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -36,7 +39,10 @@ class RunOptions:
 
 
 class TrainingRun:
-    """Runs `trainer` to its last epoch, with checkpoints in `folder`; it starts wherever `trainer` stands."""
+    """Runs `trainer` to its last epoch, with checkpoints in `folder`; it starts wherever `trainer` stands.
+
+    Of several processes all train and validate, and the main one writes; a signal to one of them stops all.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,8 @@ class TrainingRun:
     ) -> None:
         self.trainer, self.folder, self.metadata, self.validation = trainer, folder, metadata, validation
         self.options, self.events, self.progress = options, events, progress
-        self.stop = StopRequest()
+        self.processes = trainer.processes
+        self.stop = StopRequest(_ECHO if self.processes.count > 1 else 0.0)
         self._unseen: list[StepReport] = []
 
     def __call__(self) -> None:
@@ -64,6 +71,7 @@ class TrainingRun:
                 for report in self.trainer.steps():
                     self._after(report)
                 self._end_epoch()
+            self.processes.wait()
 
     def _after(self, report: StepReport) -> None:
         self._unseen.append(report)
@@ -71,7 +79,7 @@ class TrainingRun:
         save = every is not None and state.local_step % every == 0
         if save or len(self._unseen) >= self.options.log_every:
             self._look()
-        if self.stop.requested:
+        if self.processes.any(self.stop.requested):
             self._look()  # always: a signal may come at any moment, and what was not looked at is not saved
             self._interrupt()
         # The end of the epoch saves it anyway, once it is validated.
@@ -83,14 +91,15 @@ class TrainingRun:
         reports, self._unseen = self._unseen, []
         if not reports:
             return
-        losses = check_finite(reports)
+        losses = check_finite(reports, self.processes)
         for report, loss in zip(reports, losses, strict=True):
             self.events.scalars(report.number, {"train/loss": loss, "train/learning_rate": report.rate})
         self.progress.advance(reports, losses)
 
     def _end_epoch(self) -> None:
+        """Validates and saves, also where the steps that were asked for end before the epoch does."""
         self._look()
-        state = self.trainer.state
+        state, whole = self.trainer.state, self.trainer.epoch_done
         metrics: dict[str, float] = {}
         if self.validation:
             self.progress.say(f"epoch {state.epoch}: validating on {len(self.validation)} samples")
@@ -98,14 +107,16 @@ class TrainingRun:
             self.events.scalars(state.global_step, {f"val/{name}": value for name, value in metrics.items()})
             shown = ", ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
             self.progress.say(f"epoch {state.epoch}: {shown or 'no validation sample holds an anchor'}")
-        path = self._save(None, metrics)
-        self.folder.point_best()
-        self.folder.prune(self.options.keep)
+        path = self._save(None if whole else state.local_step, metrics)
+        if self.processes.main:
+            self.folder.point_best(path)
+            self.folder.prune(self.options.keep)
         self.progress.say(f"epoch {state.epoch}: saved as {path}")
-        self.trainer.next_epoch()
+        if whole:
+            self.trainer.next_epoch()
 
     def _pause(self) -> None:
-        if self.stop.requested:
+        if self.processes.any(self.stop.requested):
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -115,14 +126,17 @@ class TrainingRun:
         )
 
     def _save(self, local_step: int | None, metrics: Mapping[str, float]) -> Path:
-        self.events.flush()
+        """Saves in the main process, for which the others wait: none may end while it writes."""
         epoch = self.trainer.state.epoch
-        final = self.folder.path / (str(epoch) if local_step is None else f"{epoch}.{local_step}")
-        path = self.folder.save(
-            epoch,
-            local_step,
-            lambda folder: write_checkpoint(folder, self.trainer, self.metadata, metrics, final),
-        )
-        if local_step is not None:
-            self.folder.prune(None)
+        path = self.folder.path / (str(epoch) if local_step is None else f"{epoch}.{local_step}")
+        with self.processes.main_first():
+            if self.processes.main:
+                self.events.flush()
+                self.folder.save(
+                    epoch,
+                    local_step,
+                    lambda folder: write_checkpoint(folder, self.trainer, self.metadata, metrics, path),
+                )
+                if local_step is not None:
+                    self.folder.prune(None)
         return path

@@ -10,7 +10,6 @@ final normed states, and logits are computed from them where they are wanted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from plugin.training.verifier.forward import verifier_states
+from plugin.training.verifier.forward import RunLayer, run_layer, verifier_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,9 @@ class Extractor:
                 raise ValueError(
                     f"verifier: attention implementation is {part._attn_implementation!r}, extraction wants 'sdpa'"
                 )
+        # On CUDA two programs, one for all layers of a stack, whatever the shapes.
+        compiles = self.verifier.device.type == "cuda"
+        self._layer: RunLayer = torch.compile(run_layer, dynamic=True) if compiles else run_layer
         if list(self.layer_ids) != sorted(set(self.layer_ids)):
             raise ValueError(f"aux_hidden_state_layer_ids: {list(self.layer_ids)} is not strictly ascending")
 
@@ -64,15 +66,9 @@ class Extractor:
 
         `tokens` [rows, length] are right padded; no mask is needed for them, since the decoder is causal.
         """
-        taken: list[torch.Tensor] = []  # in the order of the layers, which is that of `layer_ids`
-        layers = self.verifier.get_decoder().layers
-        with ExitStack() as taps:
-            for layer_id in self.layer_ids:
-                norm = layers[layer_id].post_feedforward_layernorm
-                taps.enter_context(
-                    norm.register_forward_hook(lambda _norm, _inputs, state: taken.append(state))
-                )
-            states = verifier_states(self.verifier, prompts, prompt_mask, tokens)
+        # A batch of one would be two programs more: torch takes a dimension of 1 for a constant.
+        layer = self._layer if len(tokens) > 1 else run_layer
+        states, taken = verifier_states(self.verifier, prompts, prompt_mask, tokens, self.layer_ids, layer)
         return VerifierStates(torch.stack(taken, dim=2), states)
 
     @torch.no_grad()

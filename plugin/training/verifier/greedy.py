@@ -42,6 +42,29 @@ def greedy_responses(
     return responses
 
 
+@torch.no_grad()
+def greedy_share(
+    verifier: T5Gemma2ForConditionalGeneration, prompt: Sequence[int], response: Sequence[int]
+) -> float:
+    """Share of the response's tokens that are the verifier's likeliest after the prompt and the tokens before them; 1
+    for an empty response.
+    """
+    if not response:
+        return 1.0
+    device = next(verifier.parameters()).device
+    batch = collate(
+        [Sample(list(prompt), list(response))],
+        verifier.config.decoder.pad_token_id,
+        verifier.config.decoder.bos_token_id,
+    ).to(device)
+    logits = verifier(
+        input_ids=batch.prompts,
+        attention_mask=batch.prompt_mask.long(),
+        decoder_input_ids=batch.tokens[:, :-1],
+    ).logits
+    return float((logits.argmax(-1) == batch.tokens[:, 1:]).float().mean())
+
+
 def end_ids(verifier: T5Gemma2ForConditionalGeneration) -> set[int]:
     """The end tokens of the decoder's config and of the generation config."""
     ends: set[int] = set()

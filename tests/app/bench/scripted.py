@@ -29,6 +29,8 @@ MODEL = "scripted"
 class Script:
     """How the server behaves. `delays_s(n)` gives the times before each chunk of the n-th request from 0, each of which
     brings `tokens_per_chunk` tokens; with `k` every chunk is one draft step that had `accepted` tokens accepted.
+    `raw(n)`, where it gives something, replaces the stream of the n-th request: seconds after it began, and what is
+    sent then. `refuse` gives the words of an error of the given `status`, `sick` is what /health says.
     """
 
     delays_s: Callable[[int], list[float]] = lambda number: [0.0] * 4
@@ -42,6 +44,9 @@ class Script:
     tokenizes: bool = True
     token: Callable[[str, int], int] = lambda prompt, position: (len(prompt) + position) % 50 + 100
     refuse: Callable[[str], str | None] = lambda prompt: None
+    status: int = 400
+    sick: bool = False
+    raw: Callable[[int], list[tuple[float, str]] | None] = lambda number: None
     cut: bool = False
     gap: float = 5.0
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -60,6 +65,7 @@ class Script:
                 Route("/drafts", self._drafts),
                 Route("/version", self._version),
                 Route("/ready", self._version),
+                Route("/health", self._health),
             ]
         )
 
@@ -68,6 +74,9 @@ class Script:
 
     async def _version(self, request: Request) -> Response:
         return JSONResponse({"version": "1", "vllm": None})
+
+    async def _health(self, request: Request) -> Response:
+        return Response(status_code=503 if self.sick else 200)
 
     async def _drafts(self, request: Request) -> Response:
         return JSONResponse({"family": self.family, "k": self.k or None, "verifier": {"name": "/models/big"}})
@@ -100,7 +109,7 @@ class Script:
         if body.get("return_token_ids") and not self.knows_ids:
             return JSONResponse({"error": {"message": "unknown field return_token_ids", "code": 400}}, 400)
         if problem := self.refuse(body["prompt"]):
-            return JSONResponse({"error": {"message": problem, "code": 400}}, 400)
+            return JSONResponse({"error": {"message": problem, "code": self.status}}, self.status)
         number = len(self.bodies)
         self.bodies.append(body)
         if not body.get("stream"):
@@ -116,6 +125,12 @@ class Script:
         self.most_at_once = max(self.most_at_once, self.running)
         clock = asyncio.get_running_loop().time
         try:
+            if (parts := self.raw(number)) is not None:
+                began = clock()
+                for after, text in parts:
+                    await asyncio.sleep(began + after - clock())
+                    yield text
+                return
             made, due = 0, clock()
             for delay in self.delays_s(number):
                 due += delay  # against the clock, so that late wake-ups do not add up
@@ -126,19 +141,20 @@ class Script:
                 choice: dict[str, Any] = {"index": 0, "text": "".join(f" {token}" for token in ids)}
                 if self.ids and body.get("return_token_ids"):
                     choice["token_ids"] = ids
-                yield self._event({"choices": [choice]})
+                yield event({"choices": [choice]})
             if self.usage is not None:
                 count = made if self.usage < 0 else self.usage
                 usage = {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": count + 3}
-                yield self._event({"choices": [], "usage": usage})
+                yield event({"choices": [], "usage": usage})
             if not self.cut:
                 yield "data: [DONE]\n\n"
         finally:
             self.running -= 1
 
-    @staticmethod
-    def _event(payload: dict[str, Any]) -> str:
-        return f"data: {json.dumps({'id': 'cmpl-1', 'object': 'text_completion', **payload})}\n\n"
+
+def event(payload: dict[str, Any]) -> str:
+    """A server-sent event of a completion."""
+    return f"data: {json.dumps({'id': 'cmpl-1', 'object': 'text_completion', **payload})}\n\n"
 
 
 class StreamingTransport(httpx.AsyncBaseTransport):

@@ -2,11 +2,13 @@
 
 It obeys the T5GEMMA_* variables that make an arm: without a draft a chunk takes BASE_MS and brings one token,
 with one it takes DRAFT_MS and brings 1 + K // 2. WRONG changes a token of every draft's output, REFUSE is the
-beginning of prompts that a draft fails, FAIL ends the process at once, FORK leaves a child behind.
+beginning of prompts that a draft fails, FAIL ends the process at once, DIE_AFTER after so many requests, FORK leaves a
+child behind.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import time
@@ -41,6 +43,14 @@ def script_of(settings: Mapping[str, str]) -> Script:
     delay = float(os.environ.get("BASE_MS" if alone else "DRAFT_MS", "4")) / 1000
     wrong = bool(os.environ.get("WRONG")) and not alone
     refused = os.environ.get("REFUSE")
+    left = itertools.count(int(os.environ.get("DIE_AFTER", "1000000")), -1)
+
+    def refuse(prompt: str) -> str | None:
+        if not next(left):
+            print("the engine is gone", flush=True)
+            os._exit(3)
+        return "no" if k and refused and prompt.startswith(refused) else None
+
     return Script(
         delays_s=lambda number: [delay] * (TOKENS // per_chunk),
         tokens_per_chunk=per_chunk,
@@ -48,7 +58,7 @@ def script_of(settings: Mapping[str, str]) -> Script:
         k=k,
         accepted=k // 2,
         family=None if alone else "dflash",
-        refuse=lambda prompt: "no" if k and refused and prompt.startswith(refused) else None,
+        refuse=refuse,
         gap=float(os.environ.get("GAP", "5")),
     )
 

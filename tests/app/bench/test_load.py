@@ -18,9 +18,9 @@ from tests.app.bench.scripted import Script, client_of
 
 
 def measured(
-    script: Script, prompts: int = 4, concurrency: int = 1, warmup: int = 8, tokenizes: bool = True
+    script: Script, prompts: int = 4, concurrency: int = 1, warmup: int = 8, timeout_s: float = 600.0
 ) -> dict[str, Any]:
-    """The record of a cell against `script`."""
+    """The record of a cell against `script`; a request may take `timeout_s`."""
     texts = tuple(f"prompt {'x' * i}" for i in range(prompts))
     cell = Cell(
         Arm("dflash:7", "dflash", 7),
@@ -32,7 +32,7 @@ def measured(
 
     async def main() -> dict[str, Any]:
         async with client_of(script) as client:
-            target = await Target.find(client, texts[0])
+            target = await Target.find(client, texts[0], timeout_s)
             script.bodies.clear()
             load = Load(cell.concurrency, cell.warmup)
             await run(load, target, texts, cell.sampling, lambda: None)
@@ -117,7 +117,7 @@ def test_failures_are_counted_and_in_no_number() -> None:
         return "too long:\nsay less" if prompt.endswith("xx") else None
 
     record = measured(Script(delays_s=lambda number: [0.1, 0.1], refuse=refuse), prompts=4)
-    assert (record["completed"], record["failed"]) == (2, 2)
+    assert (record["completed"], record["failed"], record["failures"]) == (2, 2, {"HTTP 400": 2})
     assert record["errors"] == ["400: too long: say less"]
     assert record["output_tokens"] == 4
     assert [ids is None for ids in record["outputs"]["token_ids"]] == [False, False, True, True]

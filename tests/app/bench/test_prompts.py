@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.bench.errors import BenchError
-from app.bench.prompts import PLACEHOLDER, PromptSet, load
+from app.bench.prompts import PLACEHOLDER, SETS, PromptSet, load, published
 
 
 def jsonl(path: Path, *rows: Any) -> Path:
@@ -126,3 +126,43 @@ def test_hub_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(BenchError, match=r"gsm8k: needs the package datasets: .*\[bench\]"):
         load("gsm8k", None, 0, {})
+
+
+def first_words(text: str, tokens: int) -> str:
+    return " ".join(text.split(" ")[:tokens])
+
+
+def test_published_wordings(tmp_path: Path) -> None:
+    """The six sets as the published drafts were measured on them."""
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+    talk += [{"role": "user", "content": "Go on"}, {"role": "assistant", "content": "No."}]
+    row = {"question": "q", "prompt": "p", "problem": "m", "text": "t", "messages": talk}
+    path = jsonl(tmp_path / "a.jsonl", row)
+    wanted = {
+        "gsm8k": "Solve the problem step by step.\n\nQuestion: q\nAnswer:",
+        "humaneval": "p",
+        "math500": "Solve the problem step by step.\n\nProblem: m\nAnswer:",
+        "mbpp": "Write a Python solution for the following task.\n\nt\n\n```python\n",
+        "mtbench": "p",
+        "ultrachat": "User: Hi\nAssistant: Yes?\nUser: Go on\nAssistant:",
+    }
+    assert list(wanted) == list(SETS)
+    for name, prompt in wanted.items():
+        made = published(f"{name}={path}", None, first_words)
+        assert made.prompts == (prompt,) and made.template == SETS[name].template
+    with pytest.raises(BenchError, match="--published --data mine: the published sets are gsm8k, humaneval,"):
+        published(f"mine={path}", None, first_words)
+
+
+def test_published_sizes_and_cuts(tmp_path: Path) -> None:
+    """5000 conversations, cut to what 128 output tokens leave of 2048; all of any other set."""
+    turns = [{"role": "user", "content": "a " * 3000}, {"role": "assistant", "content": "b"}]
+    path = jsonl(tmp_path / "a.jsonl", *[{"messages": turns}] * 5001)
+    made = published(f"ultrachat={path}", None, first_words)
+    assert len(made.prompts) == 5000 and len(made.prompts[0].split(" ")) == 1920
+    assert len(published(f"ultrachat={path}", 3, first_words).prompts) == 3
+    many = jsonl(tmp_path / "b.jsonl", *[{"question": "q"}] * 5001)
+    assert len(published(f"gsm8k={many}", None, first_words).prompts) == 5001
+    alone = jsonl(tmp_path / "c.jsonl", {"messages": turns[:1]})
+    with pytest.raises(BenchError, match=r"c.jsonl:1: no response"):
+        published(f"ultrachat={alone}", None, first_words)

@@ -97,4 +97,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert made["T5GEMMA_CHECKPOINTS_DIR"] == str(tmp_path / "drafts")
     monkeypatch.setenv("T5GEMMA_MAX_NUM_SEQS", "2")
     assert environment(ARM, 4)["T5GEMMA_MAX_NUM_SEQS"] == "2"
+    assert made["T5GEMMA_ENCODER_CACHE_BYTES"] == "0"  # unless the environment or the arm asks for it
+    monkeypatch.setenv("T5GEMMA_ENCODER_CACHE_BYTES", "1000")
+    assert environment(ARM, 4)["T5GEMMA_ENCODER_CACHE_BYTES"] == "1000"
     assert made["PYTHONPATH"].split(os.pathsep)[0] == str(Path(__file__).parents[3])

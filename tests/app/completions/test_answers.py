@@ -45,6 +45,7 @@ async def test_wire_format() -> None:
             "num_accepted_draft_tokens": 0,
             "num_draft_tokens": 9,
             "num_spec_tokens": 3,
+            "steps_by_k": {"3": 3},
         }
         times = {
             "time_to_first_token_ms": 2.0,

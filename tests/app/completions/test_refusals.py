@@ -11,7 +11,7 @@ import pytest
 
 from app.completions.request import REFUSED
 from tests.app.conftest import complete, served
-from tests.app.fake_engine import VOCAB, FakeEngine
+from tests.app.fake_engine import BEYOND, EOS, VOCAB, FakeEngine, tokens
 
 pytestmark = pytest.mark.anyio
 OMIT = object()
@@ -43,6 +43,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *[("A34", "request_id", {"request_id": value}) for value in ("a\nb", "a\n", "a b", "é", "", "x" * 257)],
     ("A45", "seed", {"seed": 2**63}),
     ("A45", "seed", {"seed": -(2**63) - 1}),
+    ("tokenizer", "prompt", {"prompt": f"a{BEYOND}"}),
     ("budget", "prompt", {"prompt": [5] * 257}),
     ("budget", "prompt", {"prompt": "x" * 256}),
     ("budget", "prompt", {"prompt": "x" * 100000}),
@@ -55,6 +56,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("fields", "best_of", {"best_of": 2}),
     ("fields", "stop", {"stop": ["a", ""]}),
     ("fields", "bad_words", {"bad_words": [""]}),
+    ("fields", "bad_words", {"bad_words": [" "]}),
+    ("fields", "bad_words", {"bad_words": [f"w{i}" for i in range(65)]}),
+    ("fields", "bad_words", {"bad_words": ["a"], "allowed_token_ids": tokens("a")}),
+    ("fields", "bad_words", {"bad_words": ["a"], "allowed_token_ids": [EOS, *tokens("a")], "min_tokens": 1}),
+    ("fields", "min_tokens", {"allowed_token_ids": [EOS], "min_tokens": 1}),
+    ("fields", "min_tokens", {"allowed_token_ids": [5, EOS], "stop_token_ids": [5], "min_tokens": 1}),
+    ("fields", "allowed_token_ids", {"allowed_token_ids": [5] * 1025}),
+    ("fields", "stop_token_ids", {"stop_token_ids": [5] * 65}),
     ("fields", "stream_options", {"stream_options": {"include_usage": True}}),
     ("fields", "top_p", {"top_p": 0}),
     ("fields", "presence_penalty", {"presence_penalty": 2.1}),
@@ -72,6 +81,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *[
         ("N03", "structured_outputs", {"structured_outputs": one})
         for one in ({"regex": "a" * 40_000}, {"choice": ["ab"] * 9000}, {"json": {"enum": ["ab"] * 9000}})
+    ],
+    *[
+        ("N03", "structured_outputs", {"structured_outputs": one})
+        for one in (
+            {"json": {"type": "array", "maxItems": 10**7}},
+            {"json": '{"anyOf": [{"maxItems": 1e4}, {"items": {"maxItems": 10000}}]}'},
+            {"structural_tag": '{"format": {"json_schema": {"maxItems": 20000}}}'},
+        )
     ],
     (
         "N03",

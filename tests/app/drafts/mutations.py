@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from plugin.training.draft.config import DraftConfig
 
 Config = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -67,6 +69,35 @@ def _put(
     if rename:
         place[f"{key}_"] = old
     return result
+
+
+def without_a_reader(config: Config, same: Callable[[Config], bool]) -> Config:
+    """A config with every value changed that can be without `same` becoming false, all at once."""
+    for *path, key in list(_leaves(config)):
+        place = _at(config, tuple(path))
+        for value in changed_values(place[key]):
+            if same(changed := _put(config, tuple(path), key, value)):
+                config = changed
+                break
+    return config
+
+
+def _leaves(config: Config, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    here: Any = _at(config, path)
+    for key in list(here) if isinstance(here, dict) else range(len(here)):
+        if isinstance(here[key], (dict, list)):
+            yield from _leaves(config, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def trained_shape(config: Config, draft_vocab_size: int) -> DraftConfig:
+    """What the training code makes of a config, whose defaults it does not know."""
+    layers = copy.deepcopy(config["transformer_layer_config"])
+    layers["rope_parameters"].setdefault("rope_theta", layers.get("rope_theta"))
+    return DraftConfig.from_json(
+        {**config, "draft_vocab_size": draft_vocab_size, "transformer_layer_config": layers}
+    )
 
 
 def tensor_kinds(tensors: Tensors) -> list[str]:

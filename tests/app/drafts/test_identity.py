@@ -75,3 +75,14 @@ def test_batch_below_a_limit(tmp_path: Path, limits: dict[str, int], message: st
         Identity.of(found, Settings(max_num_batched_tokens=63, **limits))
     enough = max([*limits.values()] or [512])
     assert Identity.of(found, Settings(max_num_batched_tokens=enough, **limits)).max_num_seqs == 4
+
+
+@pytest.mark.parametrize("field", ["k_floor", "k_ceiling"])
+def test_limits_of_k_lie_in_the_block(tmp_path: Path, field: str) -> None:
+    found = resolve(str(write_pair(tmp_path) / "dflash"), None, None, None)
+    Identity.of(found, Settings(_env_file=None, **{field: 7}))
+    with pytest.raises(
+        SettingsError, match=rf"T5GEMMA_{field.upper()}=8 is above 7: block_size is 8 in .*config.json"
+    ):
+        Identity.of(found, Settings(_env_file=None, **{field: 8}))
+    Identity.of(resolve(None, None, str(tmp_path / "verifier"), None), Settings(_env_file=None, **{field: 8}))

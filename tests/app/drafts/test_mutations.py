@@ -2,12 +2,16 @@
 
 Refusals are asked in milliseconds of what the server asks before it loads anything. What is not refused goes through
 the training code's own forward pass, teacher forced, on the demo's problems and on the probe's prompts: where the
-draft then does less than half, the probe's sentence must say it.
+draft then does less than half, the probe's sentence must say it. `tests/engine/test_changed_drafts.py` asks the engine
+about a sample of them.
+
+Whole on 30 November 2026, changes that were refused, that leave the draft what it is, and that were judged by
+acceptance, none of which was served below half without the sentence: configs of DFlash 660, 450, 19, of DSpark 724,
+450, 19, of DFlare 692, 450, 17; tensors of DFlash 157, 0, 33, of DSpark 189, 6, 39, of DFlare 174, 0, 38.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,12 +26,12 @@ from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 from vllm.transformers_utils.configs.speculators import SpeculatorsConfig
 
 import plugin
+from app.config_check import check_config
 from app.drafts.identity import Identity
 from app.drafts.probe import Probe, promised_length
 from app.environment import load_settings
 from app.probing import PROMPTS, TOKENS
 from app.settings import SettingsError
-from app.vllm_engine import check_config
 from plugin.checked_weights import checked
 from plugin.drafts.checkpoint import DEMO, CheckpointError, resolve
 from plugin.drafts.families import FAMILIES
@@ -40,7 +44,14 @@ from plugin.training.run.evaluation import serving_acceptance
 from plugin.training.run.metrics import Acceptance
 from plugin.training.verifier.extraction import Extractor, VerifierStates
 from plugin.training.verifier.greedy import greedy_responses
-from tests.app.drafts.mutations import Config, Tensors, config_mutations, tensor_kinds, tensor_mutations
+from tests.app.drafts.mutations import (
+    Config,
+    Tensors,
+    config_mutations,
+    tensor_kinds,
+    tensor_mutations,
+    trained_shape,
+)
 
 VERIFIER = DEMO / "verifier"
 SETTINGS = load_settings(env_file=None)
@@ -182,22 +193,14 @@ def test_config_mutations(demo: Demo) -> None:
         except Exception as error:
             demo.faults.append(f"{what}: vLLM cannot read it: {error!r}")
             continue
-        layers = copy.deepcopy(config["transformer_layer_config"])
-        layers["rope_parameters"].setdefault("rope_theta", layers.get("rope_theta"))
-        whole = {
-            **config,
-            "draft_vocab_size": checkpoints.draft.draft_vocab_size,
-            "transformer_layer_config": layers,
-        }
         if config.get("sample_from_anchor"):
             continue  # the training code knows no such blocks; the probe alone can tell
-        shape = DraftConfig.from_json(whole)
+        shape = trained_shape(config, checkpoints.draft.draft_vocab_size)
         if (shape, checkpoints.k) == (demo.shape, 7):
             demo.untouched += 1
         else:
             demo.judge(what, shape, demo.tensors, checkpoints.k)
-    assert demo.refused > 300 and demo.measured > 5
-    print(demo.family, demo.refused, demo.untouched, demo.measured)
+    assert demo.refused > 600 and demo.untouched > 400 and demo.measured > 15
 
 
 @pytest.mark.parametrize("demo", EVERY, indirect=True)
@@ -221,8 +224,7 @@ def test_tensor_mutations(demo: Demo) -> None:
                 demo.untouched += 1  # greedy drafting does not read it
             else:
                 demo.judge(what, demo.shape, {**demo.tensors, **tensors}, 7)
-    assert demo.refused > 100 and demo.measured > 5
-    print(demo.family, demo.refused, demo.untouched, demo.measured)
+    assert demo.refused > 150 and demo.measured > 30
 
 
 def test_verifier_config_mutations(tmp_path: Path) -> None:

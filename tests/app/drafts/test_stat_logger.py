@@ -14,6 +14,8 @@ from app.drafts import stat_logger
 from app.drafts.ledger import Ledger
 from app.drafts.stat_logger import ServeLogger, count_into
 from plugin.drafts.checkpoint import DEMO
+from plugin.drafts.steps import STEP_FIELD, StepStats
+from plugin.encoder_counts import EncoderCounts
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,15 +39,10 @@ def running(model: str, draft: str | None, k: int = 3) -> Any:
     )
 
 
-def step(drafts: int, drafted: int, accepted: int, proposed: list[int], taken: list[int]) -> Any:
-    spec = SimpleNamespace(
-        num_drafts=drafts,
-        num_draft_tokens=drafted,
-        num_accepted_tokens=accepted,
-        num_draft_tokens_per_pos=proposed,
-        num_accepted_tokens_per_pos=taken,
-    )
-    return SimpleNamespace(spec_decoding_stats=spec)
+def step(drafts: int, taken: tuple[int, ...]) -> Any:
+    """vLLM's statistics of a step with drafts of as many tokens as `taken` has positions."""
+    k = len(taken)
+    return SimpleNamespace(**{STEP_FIELD: StepStats(k, drafts, 0.01, {k: (drafts, taken)})})
 
 
 def test_the_project_names_the_logger() -> None:
@@ -60,11 +57,11 @@ def test_the_gateway_counts_every_step_once(installed: bool, monkeypatch: pytest
     """With the entry point vLLM makes the logger, without it the gateway gives it; either way into its own ledger."""
     by_entry_point: list[Any] = [ServeLogger] if installed else []
     monkeypatch.setattr(stat_logger, "load_stat_logger_plugin_factories", lambda: list(by_entry_point))
-    ledger, config = Ledger(3, 60), running(str(DEMO / "verifier"), str(DEMO / "dflash"))
+    ledger, config = Ledger(60), running(str(DEMO / "verifier"), str(DEMO / "dflash"))
     made = [factory(config, 0) for factory in [*count_into(ledger), *by_entry_point]]
     for logger in made:
-        logger.record(step(2, 6, 4, [2, 2, 2], [2, 1, 1]), None)
-    assert (len(made), ledger.lifetime().drafts, ledger.lifetime().accepted) == (1, 2, [2, 1, 1])
+        logger.record(step(2, (2, 1, 1)), None)
+    assert (len(made), ledger.lifetime(3).drafts, ledger.lifetime(3).accepted) == (1, 2, [2, 1, 1])
 
 
 def test_steps_without_drafts_count_nothing() -> None:
@@ -72,4 +69,24 @@ def test_steps_without_drafts_count_nothing() -> None:
     logger = ServeLogger(config)
     logger.record(None, None)
     logger.record(SimpleNamespace(spec_decoding_stats=None), None)
-    assert logger.ledger.lifetime().drafts == 0
+    logger.record(SimpleNamespace(**{STEP_FIELD: StepStats(0, 2, 0.01)}), None)
+    assert isinstance(logger.ledger, Ledger) and logger.ledger.ks == []
+
+
+def test_the_encoders_counts_are_sums_over_engines() -> None:
+    """Each engine says what it did since it last did; what is held is what each holds now."""
+    config = running(str(DEMO / "verifier"), None)
+    one, two = ServeLogger(config, 0), ServeLogger(config, 1)
+    for logger, counts in (
+        (one, EncoderCounts(1, 2, 30, 60, 900)),
+        (two, EncoderCounts(0, 1, 0, 9, 90)),
+        (one, EncoderCounts(4, 0, 120, 0, 800)),
+    ):
+        logger.record(SimpleNamespace(encoder_counts=counts), None)
+    assert one.ledger.encoder.to_json() == {
+        "hits": 5,
+        "misses": 3,
+        "tokens_saved": 150,
+        "tokens_encoded": 69,
+        "bytes_held": 890,
+    }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from httpx import ASGITransport, AsyncClient
 
-from tests.app.conftest import complete, served
+from plugin.drafts.facts import Checkpoints
+from tests.app.conftest import DRAFT, VERIFIER, build, complete, ready, served
 from tests.app.fake_engine import FakeEngine
 from tests.plugin.drafts.folders import write_draft, write_pair
 
@@ -20,6 +23,25 @@ async def test_what_is_loaded() -> None:
         assert (told["family"], told["k"], told["default_k"], told["block_size"]) == ("dflash", 3, 7, 8)
         assert told["verifier"]["name"] == "demo-verifier"
         assert told["available"] == [] and told["dtype"] == "float32"
+
+
+async def test_a_draft_of_the_hub(tmp_path: Path) -> None:
+    """Its weights and its promise are looked at where the engine fetched it, and unknown before."""
+    fetched = write_draft(tmp_path / "snapshot", "dflash", verifier="owner/verifier")
+    (fetched / "val_metrics.json").write_text('{"fresh_mean_acceptance_length_k3": 3.5}')
+    facts = replace(DRAFT, path="owner/draft", name="owner/draft", has_own_head=None, has_own_embedding=None)
+    local = replace(facts, path=str(fetched), has_own_head=True, has_own_embedding=False)
+    engine = FakeEngine(k=3, per_step=4, checkpoints=Checkpoints(VERIFIER, local, 3))
+    app = build(engine, probe=True)
+    gateway = app.state.gateway
+    gateway.identity = replace(gateway.identity, checkpoints=Checkpoints(VERIFIER, facts, 3))
+    told = gateway.identity.to_json()
+    assert (told["draft_path"], told["lm_head"], told["embedding"]) == ("owner/draft", "unknown", "unknown")
+    async with ready(app), AsyncClient(transport=ASGITransport(app), base_url="http://server") as client:
+        told = (await client.get("/drafts")).json()
+    assert (told["draft"], told["draft_path"]) == ("owner/draft", str(fetched))
+    assert (told["lm_head"], told["embedding"]) == ("own", "shared")
+    assert told["probe"]["promised_acceptance_length"] == 3.5
 
 
 async def test_available_drafts(tmp_path: Path) -> None:
@@ -71,6 +93,6 @@ async def test_stats_and_gauges_agree() -> None:
         assert [p["rate"] for p in life["per_position"]] == [4 / 5, 0, 0]
         assert [p["conditional_rate"] for p in life["per_position"]] == [4 / 5, 0, None]
         lines = (await client.get("/metrics")).text.splitlines()
-        assert f't5gemma_draft_acceptance_rate{{window="lifetime"}} {4 / 15}' in lines
-        assert 't5gemma_draft_position_acceptance_rate{position="0",window="window"} 0.8' in lines
-        assert "t5gemma_drafts_total 5.0" in lines
+        assert f't5gemma_draft_acceptance_rate{{k="3",window="lifetime"}} {4 / 15}' in lines
+        assert 't5gemma_draft_position_acceptance_rate{k="3",position="0",window="window"} 0.8' in lines
+        assert 't5gemma_drafts_total{k="3"} 5.0' in lines

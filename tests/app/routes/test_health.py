@@ -107,7 +107,7 @@ async def test_engine_series_are_untouched() -> None:
 async def test_no_traffic_is_not_a_number() -> None:
     async with served(FakeEngine(k=2)) as client:
         lines = (await client.get("/metrics")).text.splitlines()
-        assert 't5gemma_draft_acceptance_rate{window="lifetime"} NaN' in lines
+        assert 't5gemma_draft_acceptance_rate{k="2",window="lifetime"} NaN' in lines
 
 
 async def test_two_applications_count_apart() -> None:

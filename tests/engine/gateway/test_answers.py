@@ -101,10 +101,20 @@ def test_bad_words_are_absent(server: GatewayProcess, words: list[str]) -> None:
             assert not re.search(rf"\b{word.strip()}\b", text), text
 
 
-def test_what_has_too_many_divisions_is_refused(server: GatewayProcess) -> None:
-    """Two words at once can be written in hundreds of ways (N09)."""
-    error = server.complete(PROMPT, bad_words=["average speed"]).json()["error"]
-    assert (error["code"], error["param"]) == (400, "bad_words") and "cannot be banned" in error["message"]
+def test_a_phrase_of_many_divisions_is_banned(server: GatewayProcess) -> None:
+    """Two words at once can be written in hundreds of ways: not in those that a model takes."""
+    assert "average speed" in server.text(PROMPT, max_tokens=60).lower()
+    text = server.text(PROMPT, max_tokens=60, bad_words=["average speed", "Average speed"])
+    assert "average speed" not in text.lower(), text
+
+
+def test_what_leaves_nothing_is_refused(server: GatewayProcess) -> None:
+    """Before min_tokens only the end token would be allowed: pads were the answer. Without min_tokens it is the end."""
+    end = server.complete(PROMPT, max_tokens=64, return_token_ids=True).json()["choices"][0]["token_ids"][-1]
+    error = server.complete(PROMPT, allowed_token_ids=[end], min_tokens=2).json()["error"]
+    assert (error["code"], error["param"]) == (400, "min_tokens")
+    choice = server.complete(PROMPT, allowed_token_ids=[end]).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("", "stop")
 
 
 def test_bans_leave_what_is_allowed(server: GatewayProcess) -> None:

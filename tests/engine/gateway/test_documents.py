@@ -37,9 +37,10 @@ def test_first_request(server: GatewayProcess) -> None:
     # The last step went past the end: one more was accepted than the answer has room for.
     assert [*steps[:-1], steps[-1] + 1] == engines
     assert sum(engines) == after["accepted_tokens"] - before["accepted_tokens"]
-    counts = Counts(K)
+    counts = Counts.of(K)
     for accepted, proposed in zip(engines, drafted, strict=True):
-        counts.add(1, proposed, accepted, [1] * proposed, [int(accepted > i) for i in range(K)])
+        assert proposed == K
+        counts.add(1, [1] * accepted)
     stats = counts.to_json()
     positions = [
         {name: round(value, 3) if isinstance(value, float) else value for name, value in one.items()}

@@ -78,3 +78,34 @@ def test_a_stop_string_hides_no_draft(server: GatewayProcess) -> None:
     assert spec["num_spec_steps"] <= after["drafts"] - before["drafts"] <= spec["num_spec_steps"] + 2
     details = reply["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] == spec["num_accepted_draft_tokens"]
+
+
+def test_prompts_are_encoded_once(server: GatewayProcess) -> None:
+    """Equal ids: the usage says what was there already, statistics and series count it."""
+    prompt = "Lea buys 17 pens and loses 4. How many are left?"
+
+    def stats() -> dict[str, int]:
+        found: dict[str, int] = server.client.get("/drafts/stats").json()["encoder"]
+        return found
+
+    def usage(asked: Any, **fields: Any) -> tuple[int, int]:
+        found = server.complete(asked, max_tokens=4, **fields).json()["usage"]
+        return found["prompt_tokens"], found["prompt_tokens_details"]["cached_tokens"]
+
+    before = stats()
+    length, cached = usage(prompt, n=6, temperature=1.0)
+    assert cached == 0
+    assert usage(prompt) == (length, length)
+    assert usage(prompt, n=3, temperature=1.0) == (length, length)
+    new, other = f"{prompt} ", f"{prompt} Why?"
+    tokens = usage([new, other, prompt, new])[0]
+    assert usage([new, other, prompt, new]) == (tokens, tokens)
+    stream = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    for event in events(server.complete(prompt, max_tokens=4, **stream)):
+        assert event["usage"]["prompt_tokens_details"] == {"cached_tokens": length}
+    after = stats()
+    assert after["misses"] - before["misses"] == 3
+    assert after["hits"] - before["hits"] == 5 + 1 + 3 + 2 + 4 + 1
+    saved = after["tokens_saved"] - before["tokens_saved"]
+    assert saved > 10 * length and after["bytes_held"] == server.metric("t5gemma_encoder_cache_bytes") > 0
+    assert after["tokens_saved"] == server.metric("t5gemma_encoder_cache_tokens_saved_total")

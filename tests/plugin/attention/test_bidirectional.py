@@ -5,7 +5,7 @@ import torch
 from transformers.models.t5gemma2.modeling_t5gemma2 import sliding_window_mask_function
 
 from plugin.attention import bidirectional
-from plugin.attention.bidirectional import bidirectional_attention, window_mask
+from plugin.attention.bidirectional import bidirectional_attention, rows_attention, window_mask
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 8, 9])
@@ -45,3 +45,11 @@ def test_control_a_window_off_by_one_is_seen():
     right = bidirectional_attention(q, k, v, starts, 20, 8, 0.4)
     for wrong in (7, 9, 16):
         assert (bidirectional_attention(q, k, v, starts, 20, wrong, 0.4) - right).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("rows", [slice(0, 20), slice(0, 7), slice(7, 20), slice(19, 20)])
+def test_rows_of_a_prompt_are_rows_of_its_attention(rows):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(20, heads, 8) for heads in (4, 2, 2))
+    whole = bidirectional_attention(q, k, v, torch.tensor([0, 20]), 20, None, 0.4)
+    torch.testing.assert_close(rows_attention(q[rows], k, v, 0.4), whole[rows], atol=1e-6, rtol=1e-5)

@@ -38,7 +38,10 @@ def test_every_row_is_covered_and_every_constant_serves_triton(
 
 
 def test_a_long_lonely_request_is_split_over_the_device():
-    assert choose_launch_shape(4, 1, 1, 2, 10**5, SMS).splits == MAX_SPLITS
+    for rows in (4, 32, 64):
+        assert choose_launch_shape(rows, 1, 1, 2, 8192 + 64, SMS).splits == SMS - 3  # tiles of 64 keys
+    for rows in (32, 64):
+        assert choose_launch_shape(rows, 1, 1, 2, 60_000, SMS).splits == SMS
 
 
 def test_a_batch_that_fills_the_device_is_not_split():
@@ -83,3 +86,10 @@ def test_a_request_that_may_be_long_is_joined_in_a_launch_of_its_own():
     short, long = (choose_launch_shape(32, 1, 1, 2, tokens, SMS) for tokens in (4096, 4097))
     assert (short.fused, long.fused) == (True, False)
     assert (long.slices, long.splits) == (1, 65)
+
+
+@pytest.mark.parametrize(("requests", "fused"), [(64, True), (16, True), (1, False)])
+def test_many_keys_of_many_requests_are_joined_where_they_are_attended(requests, fused):
+    shape = choose_launch_shape(4, requests, 1, 2, 100_000, SMS)
+    assert shape.splits > 1
+    assert shape.fused == fused

@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import errors
 
 from plugin.drafts.checkpoint import CheckpointError, fetch, resolve
+from plugin.drafts.location import locate
 from tests.plugin.drafts.folders import refusal, write_draft, write_pair
 
 
@@ -151,3 +152,19 @@ def test_fetch_makes_hub_ids_local(pair: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_relative_verifier_of_a_hub_draft(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, name: str(pair / "dflash" / name))
     assert "relative '../verifier'; give VERIFIER" in refusal("owner/draft", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("my-draft/checkpoint_best", "my-draft"),
+        ("my-draft/3", "my-draft-3"),
+        ("my-draft/2.150", "my-draft-2.150"),
+        ("my-draft", "my-draft"),
+        ("t5gemma-2-1b-1b.dflash-dev", "t5gemma-2-1b-1b.dflash-dev"),
+    ],
+)
+def test_a_checkpoint_of_a_run_is_called_after_the_run(tmp_path: Path, folder: str, name: str) -> None:
+    """`checkpoint_best` would be the model id of every draft (N39)."""
+    (tmp_path / folder).mkdir(parents=True)
+    assert locate(str(tmp_path / folder)).name == name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,16 @@ import torch
 
 from app.cli import _parser, main
 from plugin.drafts import checkpoint
-from plugin.training import entry
+from plugin.training import run_data
 from plugin.training.data.problems.generate import take
+from plugin.training.data.responses.answered import Answers
 from plugin.training.entry import _settings, guarded
+from plugin.training.run.folder import RunFolder
 from plugin.training.run.stop import Interrupted
 from plugin.training.run.trainer import NotFinite
 from plugin.training.settings import DraftSettings
 from plugin.training.verifier.frozen_verifier import FrozenVerifier
+from plugin.training.verifier.greedy import greedy_responses
 
 DEMO = Path(__file__).parents[3] / "plugin" / "demo"
 SMALL = [
@@ -61,7 +64,7 @@ def test_a_draft_is_trained_gone_on_with_and_served(
     assert found.draft is not None and (found.draft.family, found.k) == ("dflare", 7)
     assert found.draft.aux_layer_ids == (0, 1, 2, 3, 4, 5)
     assert found.verifier.path == str(DEMO / "verifier")
-    counts = json.loads((best / "training" / "data.json").read_text())
+    counts = json.loads((best / "training" / "data_config.json").read_text())
     assert (counts["pairs"], counts["training_samples"], counts["validation_samples"]) == (12, 11, 1)
     text = (best / "train_command.txt").read_text()
     assert (
@@ -93,21 +96,50 @@ def test_a_draft_is_trained_gone_on_with_and_served(
     assert code == 1 and said.splitlines()[-1].startswith("t5gemma2: data: "), said
 
 
+def by_transformers(
+    arguments: argparse.Namespace, settings: DraftSettings, verifier: FrozenVerifier, folder: RunFolder
+) -> Answers:
+    """Takes the place of vLLM, whose start takes a while; `tests/engine/test_responses.py` has it."""
+
+    def answers(prompts: Sequence[list[int]], length: int) -> Iterator[tuple[int, list[int]]]:
+        yield from enumerate(greedy_responses(verifier.model, prompts, length, 32))
+
+    return answers
+
+
 def test_the_verifiers_own_answers_are_made_once(
-    command: Callable[..., tuple[int, str]], tmp_path: Path
+    command: Callable[..., tuple[int, str]], tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Prompts alone suffice (N36); the answers are kept with hashes, and another draft is trained on the same file."""
+    monkeypatch.setattr(run_data, "answers", by_transformers)
+    data.write_text(
+        "".join(json.dumps({"prompt": problem.question}) + "\n" for problem in take(5, "train", 12))
+    )
     options = ("--epochs", "1", "--responses", "verifier", "--max-new-tokens", "8")
     assert command("dflash", *options)[0] == 0
     file = tmp_path / "run" / "responses.jsonl"
-    header, *responses = [json.loads(line) for line in file.read_text().splitlines()]
-    assert header["max_new_tokens"] == 8 and len(responses) == 12
-    assert all(1 <= len(response) <= 8 for response in responses)
+    header, *lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert header["max_new_tokens"] == 8 and len(lines) == 12
+    assert all(1 <= len(line["response"]) <= 8 for line in lines)
+    config = json.loads((tmp_path / "run/0/training/data_config.json").read_text())
+    assert (config["responses"], config["answers"]["verifier"]) == ("verifier", header["verifier"])
+    assert config["cut"] == {"prompts": 0, "responses": 12, "side": "end"}
     before = file.read_bytes()
     file.write_bytes(before[:-7])
     assert command("dflash", *options)[0] == 0
     assert file.read_bytes() == before
     code, said = command("dflash", *options[:-1], "9")
-    assert code == 1 and "responses.jsonl: holds responses to other prompts" in said
+    assert code == 1 and "responses.jsonl: holds responses of another verifier or of another length" in said
+
+    def never(*_: object) -> Answers:
+        def answers(prompts: Sequence[list[int]], length: int) -> Iterator[tuple[int, list[int]]]:
+            raise AssertionError("asked again")
+
+        return answers
+
+    monkeypatch.setattr(run_data, "answers", never)
+    assert command("dflare", *options, "--responses-file", str(file), out="second")[0] == 0
+    assert not (tmp_path / "second" / "responses.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -159,11 +191,11 @@ def test_what_needs_no_answers_is_checked_before_they_are_made(
     class Made(Exception):
         pass
 
-    def made(*_: object) -> None:
+    def made(*_: object, **__: object) -> None:
         raise Made
 
     assert command("dflash", "--epochs", "1")[0] == 0
-    monkeypatch.setattr(entry, "verifier_responses", made)
+    monkeypatch.setattr(run_data, "verifier_responses", made)
     for out, options, words in (
         ("new", ("--aux-layers", "3,9"), "aux layers: [3, 9]"),
         ("new", ("--draft-vocab", "999"), "draft_vocab_size: 999"),
@@ -198,6 +230,7 @@ def test_no_usable_sample_is_an_error_f16(command: Callable[..., tuple[int, str]
         ["train", "dflash", "--data", "a.jsonl", "--out", "run"],
         ["train", "dflash", "--verifier", "v", "--data", "a", "--out", "run", "--rows", "many"],
         ["train", "demo", "--out", "d", "--only", "eagle"],
+        ["train", "dflash", "--verifier", "v", "--data", "a", "--out", "run", "--responses", "mine"],
     ],
 )
 def test_wrong_usage_is_2(words: list[str]) -> None:

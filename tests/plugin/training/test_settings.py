@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plugin.training.seeds import seeded
-from plugin.training.settings import DraftSettings, LossSettings
+from plugin.training.settings import DraftSettings, LossSettings, loss_terms
 
 
 def test_defaults_are_the_published_recipe() -> None:
@@ -18,7 +18,10 @@ def test_defaults_are_the_published_recipe() -> None:
     assert (recipe.max_anchors, recipe.total_length, recipe.extractor_batch) == (256, 2048, 4)
     assert (recipe.prompt_length, recipe.response_length) == (2048, 1024)
     assert (recipe.train_fraction, recipe.precision, recipe.step_rows) == (0.9, "bfloat16", 1)
-    assert recipe.loss == LossSettings(gamma=4.0, cross_entropy=0.1, total_variation=0.9, confidence=1.0)
+    assert (recipe.schedule, recipe.max_steps, recipe.short_blocks) == ("linear", None, 0.0)
+    assert (recipe.loss.gamma, recipe.loss.confidence) == (4.0, 1.0)
+    assert recipe.loss.of("dspark") == {"ce": 0.1, "tv": 0.9}
+    assert recipe.loss.of("dflash") == recipe.loss.of("dflare") == {"kl": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,10 @@ def test_defaults_are_the_published_recipe() -> None:
         ("warmup", 1.0),
         ("seed", -1),
         ("train_fraction", 0.0),
+        ("warmup_steps", 0),
+        ("max_steps", 0),
+        ("schedule", "step"),
+        ("short_blocks", 1.5),
         ("precision", "float16"),
     ],
 )
@@ -49,6 +56,27 @@ def test_senseless_values_are_named(field: str, value: object) -> None:
 def test_a_senseless_gamma_is_named() -> None:
     with pytest.raises(ValueError, match=r"^gamma: 0\.0"):
         DraftSettings(loss=LossSettings(gamma=0.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("kl", (("kl", 1.0),)),
+        ("kl_div", (("kl", 1.0),)),
+        ('{"ce": 0.1, "tv": 0.9}', (("ce", 0.1), ("tv", 0.9))),
+        ('{"lk_hybrid": 2}', (("lk_hybrid", 2.0),)),
+    ],
+)
+def test_a_loss_is_a_name_or_weights_by_name(text: str, terms: object) -> None:
+    assert loss_terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    "text", ["mse", "{}", '{"ce": "a"}', '{"ce": true}', '{"ce": -1}', '{"ce": NaN}', "{"]
+)
+def test_a_senseless_loss_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"loss: |Expecting"):
+        loss_terms(text)
 
 
 def test_draws_are_functions_of_their_place() -> None:

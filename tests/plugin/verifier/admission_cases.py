@@ -13,8 +13,8 @@ import torch
 from plugin.attention.bidirectional import bidirectional_attention, window_sides
 from plugin.attention.bidirectional_kernel import attend_prompts
 from plugin.attention.cross_write import cross_write, naive_cross_write
+from plugin.attention.norm_rope import norm_rope_in_place
 from plugin.attention.paged_batch import LAYOUTS, allocate_cache
-from plugin.verifier.encoder_kernels import qk_norm_rope, sandwich_norm
 
 LENGTHS: dict[str, list[int]] = {
     "one token": [1],
@@ -59,25 +59,24 @@ def attention_error(
     return float((got - want).abs().max())
 
 
+def rows_error(rows: slice, device: str, *, wrong: int = 0) -> float:
+    """Some queries of a prompt over all of its keys, but for the last `wrong` of them: the control."""
+    torch.manual_seed(0)
+    qkv = torch.randn(70, 8, 32)
+    q, k, v = qkv.split([4, 2, 2], dim=1)
+    want = bidirectional_attention(q, k, v, torch.tensor([0, 70]), 70, None, 0.3)[rows]
+    q, k, v = qkv.to(device).split([4, 2, 2], dim=1)
+    q = q[rows]
+    bounds = [torch.tensor([0, n], dtype=torch.int32, device=device) for n in (len(q), 70 - wrong)]
+    got = attend_prompts(q, k, v, bounds[0], len(q), None, 0.3, bounds[1]).cpu()
+    return float((got - want).abs().max())
+
+
 def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """vLLM's and transformers' Gemma norm."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS)
     return (wide * (1.0 + weight.float())).to(x.dtype)
-
-
-def sandwich_difference(size: int, dtype: torch.dtype, device: str, *, wrong: float = 0.0) -> float:
-    """The fused sum and norms against the single operations: how far the worst element is, in the dtype's own steps."""
-    torch.manual_seed(0)
-    residual, branch = (torch.randn(5, size, dtype=dtype) for _ in range(2))
-    post, pre = (torch.randn(size, dtype=dtype) for _ in range(2))
-    summed = residual + _norm(branch, post)
-    on_device = residual.clone().to(device)
-    alone = sandwich_norm(on_device, pre.to(device), EPS)
-    wide_branch = torch.cat((branch, branch), dim=1).to(device)[:, :size]  # rows with a stride of their own
-    normed = sandwich_norm(on_device, pre.to(device), EPS, wide_branch, post.to(device) - wrong)
-    pairs = ((alone, _norm(residual, pre)), (on_device, summed), (normed, _norm(summed, pre)))
-    return max(_steps(got.cpu(), want) for got, want in pairs)
 
 
 def _steps(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -86,7 +85,7 @@ def _steps(got: torch.Tensor, want: torch.Tensor) -> float:
     return float(((got.double() - want.double()).abs() / (eps * want.double().abs().clamp(min=1.0))).max())
 
 
-def qk_norm_rope_difference(dim: int, dtype: torch.dtype, device: str) -> float:
+def norm_rope_difference(dim: int, dtype: torch.dtype, device: str) -> float:
     """In-place norm and rotation against the single operations; values must not change at all."""
     torch.manual_seed(0)
     heads, kv, tokens = 3, 1, 6
@@ -96,7 +95,7 @@ def qk_norm_rope_difference(dim: int, dtype: torch.dtype, device: str) -> float:
     angles = torch.randn(10, dim // 2)
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
     got = qkv.clone().to(device)
-    qk_norm_rope(
+    norm_rope_in_place(
         got,
         positions.to(device),
         cos_sin.to(device),
@@ -152,19 +151,18 @@ def main() -> None:
                 for name, lengths in LENGTHS.items()
                 for window in WINDOWS
             },
-            "sandwich": {
-                f"{size} {name}": sandwich_difference(size, dtype, device)
-                for size in (64, 100)
-                for name, dtype in DTYPES.items()
+            "rows": {
+                str(rows): rows_error(rows, device)
+                for rows in (slice(0, 70), slice(0, 33), slice(33, 64), slice(69, 70))
             },
-            "qk_norm_rope": {
-                f"{dim} {name}": qk_norm_rope_difference(dim, dtype, device)
-                for dim in (32, 48)
+            "norm_rope": {
+                f"{dim} {name}": norm_rope_difference(dim, dtype, device)
+                for dim in (32, 64)
                 for name, dtype in DTYPES.items()
             },
             "controls": {
+                "keys": 1e6 * rows_error(slice(0, 33), device, wrong=1),
                 "window": 1e6 * attention_error([37], 8, device, wrong=1),
-                "weight": sandwich_difference(64, torch.float32, device, wrong=1.0),
                 "slot": cross_write_difference(next(iter(LAYOUTS)), torch.float32, device, wrong=1),
             },
             "cross_write": {

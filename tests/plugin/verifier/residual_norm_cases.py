@@ -11,7 +11,7 @@ import torch
 from plugin.verifier.triton_residual_norm import norm_add_norm
 
 EPS = 1e-6
-WIDTHS = (64, 1152)
+WIDTHS = (64, 100, 1152)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -29,25 +29,28 @@ def sequence(
     weight: torch.Tensor,
     next_weight: torch.Tensor,
     wide: torch.dtype,
+    *,
+    rounded: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The two norms one after another, rounding to x's dtype where `GemmaRMSNorm` does."""
+    """The two norms one after another, rounding to x's dtype where `GemmaRMSNorm` does, or also before the last."""
 
     def norm(y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * (w.to(wide) + 1.0)
 
     branch = norm(x.to(wide), weight).to(x.dtype)
     total = branch.to(wide) + residual.to(wide)
-    return norm(total, next_weight).to(x.dtype), total.to(x.dtype), branch
+    normed = norm(total.to(x.dtype).to(wide) if rounded else total, next_weight)
+    return normed.to(x.dtype), total.to(x.dtype), branch
 
 
-def worst_error(width: int, dtype: torch.dtype, device: str) -> float:
+def worst_error(width: int, dtype: torch.dtype, device: str, *, rounded: bool = False) -> float:
     """Largest |fused - sequence| in units of the last place of the largest value, over the three results."""
     case = inputs(width, dtype, device)
-    want = sequence(*case, torch.float64 if dtype == torch.float32 else torch.float32)
+    want = sequence(*case, torch.float64 if dtype == torch.float32 else torch.float32, rounded=rounded)
     ulp = torch.finfo(dtype).eps
     return max(
         float((got.double() - w.double()).abs().max() / w.double().abs().max() / ulp)
-        for got, w in zip(norm_add_norm(*case, EPS), want, strict=True)
+        for got, w in zip(norm_add_norm(*case, EPS, rounded=rounded), want, strict=True)
     )
 
 
@@ -61,9 +64,10 @@ def control(device: str) -> float:
 def main() -> None:
     """Print one JSON object of errors."""
     errors = {
-        f"{width} {name}": worst_error(width, dtype, "cpu")
+        f"{width} {name} {rounded}": worst_error(width, dtype, "cpu", rounded=rounded)
         for width in WIDTHS
         for name, dtype in DTYPES.items()
+        for rounded in (False, True)
     }
     json.dump({"errors": errors, "control": control("cpu")}, sys.stdout)
 

@@ -53,6 +53,7 @@ def engine(
             max_num_batched_tokens=batched, max_num_seqs=8, async_scheduling=None
         ),
         use_v2_model_runner=True,
+        ec_manager_config=SimpleNamespace(encoder_cache_manager_cls=None, manager_config={}),
         compilation_config=SimpleNamespace(
             cudagraph_mode=None,
             cudagraph_mm_encoder=False,

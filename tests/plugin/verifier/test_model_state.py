@@ -5,12 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu import buffer_utils
+from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.attention.cross_write import naive_cross_write
 from plugin.verifier import cross_kv
 from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
 
 SELF, CROSS = 0, 1
@@ -18,6 +21,7 @@ SELF, CROSS = 0, 1
 
 def feature(length):
     return SimpleNamespace(
+        identifier=f"{length} tokens",
         mm_position=SimpleNamespace(get_num_embeds=lambda: length),
         data={"text": SimpleNamespace(data=torch.arange(length))},
     )
@@ -33,6 +37,7 @@ def state(monkeypatch):
     made.encoder_seq_lens_gpu = torch.full((4,), 77, dtype=torch.int32)
     made.encoder_cache = SimpleNamespace(mm_features={})
     made._encoder_lens = buffer_utils.UvaBackedTensor(4, dtype=torch.int32)
+    made._gathered, made._graphs_need_metadata = None, False
     return made
 
 
@@ -78,6 +83,46 @@ def test_a_dummy_batch_reads_nobodys_prompt_and_a_capture_the_longest(state):
     assert lengths(state, ["req_0_x"], [0], capture=True) == [500]
 
 
+def test_a_step_that_replays_a_graph_gathers_lengths_once_a_batch_and_builds_no_metadata(state, monkeypatch):
+    stock = []
+    monkeypatch.setattr(
+        EncoderDecoderModelState, "prepare_attn", lambda *_: stock.append("built") or {"layer": "metadata"}
+    )
+    add(state, "a", 0, 5)
+    add(state, "b", 2, 9)
+    buffer, slots = state.encoder_seq_lens_gpu, torch.tensor([2, 0])
+
+    def prepare(slots, mode=CUDAGraphMode.FULL, capture=False):
+        batch = SimpleNamespace(idx_mapping=slots, max_query_len=None)
+        return state.prepare_attn(batch, mode, (), None, [], None, for_capture=capture)
+
+    assert prepare(slots) == {}
+    assert buffer.tolist() == [9, 5, 0, 0]
+    buffer[0] = 77
+    assert prepare(slots) == {}
+    assert buffer[0] == 77  # an unchanged batch is not gathered again
+    add(state, "c", 2, 4)
+    prepare(slots)
+    assert buffer.tolist() == [4, 5, 0, 0]
+    prepare(torch.tensor([0]))
+    assert buffer.tolist() == [5, 0, 0, 0]
+    assert stock == []
+    assert prepare(slots, CUDAGraphMode.NONE) == prepare(slots, capture=True) == {"layer": "metadata"}
+    state._graphs_need_metadata = True
+    assert prepare(slots) == {"layer": "metadata"}
+
+
+def test_a_dummy_batch_between_two_steps_has_the_lengths_gathered_again(state):
+    add(state, "a", 0, 5)
+    slots = [0]
+    assert lengths(state, ["a"], slots) == [5]
+    kept = state._gathered
+    lengths(state, ["req_0_x"], slots, capture=True)
+    state._batch = SimpleNamespace(idx_mapping=kept)
+    state._gather_encoder_lens()
+    assert state.encoder_seq_lens_gpu.tolist() == [5, 0, 0, 0]
+
+
 def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
     """The scheduler names a resumed request after a new one; the batch has them the other way round."""
     written = {}
@@ -87,6 +132,7 @@ def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
         cudagraph_manager=None, timed_encoder_operation=lambda _: __import__("contextlib").nullcontext()
     )
     state.model = SimpleNamespace(embed_multimodal=lambda text: [p[:, None].float() for p in text])
+    state.encoder_states = EncoderStates({}, state._encode, None, keep=False)
     state._block_tables, state._cross_group = ("self table", "cross table"), CROSS
     state.cross_kv = SimpleNamespace(write=lambda *args: written.setdefault("call", args))
     batch = SimpleNamespace(req_ids=["running", "resumed", "new"])
@@ -118,7 +164,9 @@ def decoder(layers=3, hidden=12, heads=2, kv_heads=1, dim=8):
     return SimpleNamespace(layers=[SimpleNamespace(self_attn=attention()) for _ in range(layers)])
 
 
-def test_one_product_over_all_layers_is_each_layers_own(monkeypatch):
+@pytest.mark.parametrize("piece", [8192, 5])
+def test_one_product_over_all_layers_is_each_layers_own(monkeypatch, piece):
+    monkeypatch.setattr(cross_kv, "PIECE_TOKENS", piece)
     torch.manual_seed(0)
     made = decoder()
     caches = [layer.self_attn.attn.cross_cache.kv_cache for layer in made.layers]

@@ -34,6 +34,7 @@ def config(**cache):
         model_config=SimpleNamespace(
             max_model_len=DECODER, hf_config=SimpleNamespace(max_source_positions=ENCODER)
         ),
+        ec_manager_config=SimpleNamespace(manager_config={}),
         scheduler_config=SimpleNamespace(max_num_seqs=SEQS, max_num_encoder_input_tokens=8192),
         num_speculative_tokens=K,
         num_lookahead_tokens=K,

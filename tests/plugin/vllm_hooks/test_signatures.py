@@ -11,7 +11,15 @@ import pkgutil
 import pytest
 
 import plugin
-from plugin.vllm_hooks import draft_length, step_stats, v1_runner, v2_runner
+from plugin.vllm_hooks import (
+    draft_length,
+    quick_launch,
+    step_stats,
+    v1_runner,
+    v2_batches,
+    v2_runner,
+    v2_sampling,
+)
 
 OWN_SIGNATURES = {"__init__", "forward"}
 """Constructors and modules' forwards have signatures of their own, by design."""
@@ -107,6 +115,10 @@ def test_control_a_moved_parameter_is_seen(monkeypatch):
         v2_runner.compiled_decoder_beside_encoder_inputs,
         v2_runner.first_token_as_decode,
         v2_runner.mixed_decode_graphs,
+        v2_batches.parameters_of_new_requests_only,
+        v2_batches.tensors_of_an_unchanged_batch,
+        v2_sampling.greedy_steps,
+        quick_launch.quick_launches,
     ],
     ids=lambda install: install.__name__,
 )

@@ -12,10 +12,11 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 import plugin
 from plugin.drafts.steps import STEP_FIELD, StepStats, step_stats
+from plugin.verifier.encoder_work import EncoderWork
 from plugin.vllm_hooks.step_stats import Scheduled, StepClock
 
 
-def output(k, drafts, new=(), resumed=()):
+def output(k, drafts, new=(), resumed=(), work=None):
     """As vLLM schedules it: `drafts` by request."""
     return SimpleNamespace(
         num_spec_tokens_to_schedule=k,
@@ -23,6 +24,7 @@ def output(k, drafts, new=(), resumed=()):
         scheduled_spec_decode_tokens={name: [-1] * n for name, n in drafts.items() if n},
         scheduled_new_reqs=[*new],
         scheduled_cached_reqs=SimpleNamespace(resumed_req_ids={*resumed}),
+        ec_manager_metadata=work,
     )
 
 
@@ -36,6 +38,7 @@ def output(k, drafts, new=(), resumed=()):
         (output(3, {"a": 3, "b": 0}), False),
         (output(0, {"a": 3, "b": 3}), False),
         (output(3, {}), False),
+        (output(3, {"a": 3}, work=EncoderWork("a prompt")), False),
     ],
 )
 def test_a_steady_step_verifies_k_tokens_of_every_request(step, steady):

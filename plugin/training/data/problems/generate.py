@@ -26,6 +26,13 @@ Split = Literal["train", "fresh"]
 PUBLISHED_QUESTIONS: Final = frozenset({"A train travels 60 miles in 2 hours. What is its average speed?"})
 FRESH_ONE_IN: Final = 20
 
+WRAPPINGS: Final = (
+    "{}",
+    "Solve the problem step by step.\n\nQuestion: {}\nAnswer:",
+    "Solve step by step.\n\nQuestion: {}\nAnswer:",
+)
+"""How a question is asked: bare, and as the two published benchmarks ask it."""
+
 _WHO: Final = (words.NAMES, words.VEHICLES, words.PLACES, words.MACHINES)
 
 
@@ -71,6 +78,11 @@ def generate(seed: int, split: Split) -> Iterator[Problem]:
         problem = tell(kind, kind.draw(rng), rng.randrange(len(kind.questions)))
         if split_of(problem.question) == split:
             yield problem
+
+
+def wrapped(question: str, number: int) -> str:
+    """The question as problem `number` of a data set asks it: in every wrapping in turn."""
+    return WRAPPINGS[number % len(WRAPPINGS)].format(question)
 
 
 def take(seed: int, split: Split, count: int) -> list[Problem]:

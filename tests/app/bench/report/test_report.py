@@ -14,6 +14,7 @@ from rich.console import Console
 from app.bench.arithmetic import spread_ms
 from app.bench.equality import Difference, compare
 from app.bench.report import text
+from app.bench.report.html import page
 from app.bench.report.markdown import markdown
 from app.bench.report.plots import acceptance_figure, draw, speedup_figure
 from app.bench.report.report import build, rows
@@ -60,6 +61,7 @@ def record(arm: str, speed: float | None, k: int | None = None, **changes: Any) 
         "prompts": 3,
         "completed": 3,
         "failed": 0,
+        "failures": {},
         "errors": [],
         "prompt_tokens": 30,
         "output_tokens": 300,
@@ -119,11 +121,13 @@ def test_speedup_below_one_is_printed_as_it_is() -> None:
 @pytest.mark.parametrize("speed", [0.0, None])
 def test_a_base_without_tokens_gives_null(speed: float | None) -> None:
     """A speed-up over nothing is no division error (F06)."""
-    nothing = {"output_tokens": 0, "completed": 0, "failed": 3, "errors": ["x"], "token_source": None}
+    nothing = {"output_tokens": 0, "completed": 0, "failed": 3, "failures": {"HTTP 500": 2, "timed out": 1}}
+    nothing |= {"errors": ["x"], "token_source": None}
     nothing |= dict.fromkeys(("latency_ms", "ttft_ms", "itl_ms", "tpot_ms"))
     made = report([record("verifier", speed, **nothing), record("dflash:7", 80.0, 7)])
     assert [row["speedup"] for row in made["rows"]] == [None, None]
-    assert "3 requests failed: x" in markdown(made) and "3 requests failed: x" in rendered(made)
+    words = "3 requests failed (2 × HTTP 500, 1 × timed out): x"
+    assert words in markdown(made) and words in rendered(made)
 
 
 def test_an_arm_without_tokens() -> None:
@@ -229,6 +233,15 @@ def test_what_is_plotted() -> None:
 def test_nothing_to_plot(tmp_path: Path) -> None:
     assert draw(report([record("verifier", 100.0)]), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_holds_all_that_the_markdown_does(tmp_path: Path) -> None:
+    """Tables and pictures in one file; what a server said stays text."""
+    made = report([*SWEEP[:3], record("dflash:7", 9.0, 7, failed=1, failures={"x": 1}, errors=["<b>no</b>"])])
+    shown = page(markdown(made, draw(made, tmp_path)), tmp_path)
+    assert shown.count("<table>") == 5 and shown.count("<svg") == 2 and "<img" not in shown
+    assert "&lt;b&gt;no&lt;/b&gt;" in shown and "<b>" not in shown and "<title>Benchmark</title>" in shown
+    assert "<td>1.50×</td>" in shown
 
 
 outputs = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=6)

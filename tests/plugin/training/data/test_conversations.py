@@ -32,9 +32,22 @@ def test_both_styles_of_messages_are_one() -> None:
 
 
 def test_content_may_be_nothing_or_parts() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
+    parts = [{"type": "text", "text": "a"}, None, {"type": "text", "text": "b", "image": None}]
     messages = [{"role": "assistant", "content": None}, {"role": "user", "content": parts}]
     assert read_turns(messages) == [Turn("assistant", ""), Turn("user", "a\nb")]
+
+
+def test_a_part_that_is_no_text_is_told() -> None:
+    """An image beside the text is not dropped without a word (N35)."""
+    parts = [{"type": "text", "text": "a"}, {"type": "image", "text": None}, {"type": "audio"}]
+    assert read_turns([{"role": "user", "content": parts}]) == [Turn("user", "a", "image")]
+
+
+def test_null_fields_of_the_other_style_are_absent() -> None:
+    """Messages of both styles in one column have all four fields (N35)."""
+    one = {"from": None, "value": None, "role": "user", "content": "Hi"}
+    two = {"from": "gpt", "value": "Hello.", "role": None, "content": None}
+    assert read_turns([one, two]) == [Turn("user", "Hi"), Turn("assistant", "Hello.")]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +57,10 @@ def test_content_may_be_nothing_or_parts() -> None:
         (None, "NoneType instead of a list"),
         (["Hi"], r"\[0\]: str instead of an object"),
         ([{"role": "user", "content": "a"}, {"content": "b"}], r"\[1\]: no text in role"),
-        ([{"from": None, "value": "b"}], r"\[0\]: no text in from"),
+        ([{"from": None, "value": "b"}], r"\[0\]: no text in role"),
         ([{"role": "user", "content": 5}], r"\[0\].content: int instead of text"),
-        ([{"from": "gpt", "value": [{"type": "text", "text": 5}]}], r"\[0\].value: list instead of text"),
+        ([{"from": "gpt", "value": [{"type": "text", "text": 5}]}], r"\[0\].value\[0\]: int instead of text"),
+        ([{"role": "user", "content": ["Hi"]}], r"\[0\].content\[0\]: no part with a type"),
     ],
 )
 def test_bad_messages_name_their_place(messages: Any, message: str) -> None:

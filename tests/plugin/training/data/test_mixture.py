@@ -14,7 +14,7 @@ import pytest
 from plugin.training.data.conversations import Turn
 from plugin.training.data.mixture import read_data
 from plugin.training.data.pairs import DataError, Pair
-from plugin.training.data.problems.generate import take
+from plugin.training.data.problems.generate import take, wrapped
 
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
@@ -56,11 +56,12 @@ def test_counts_are_exact_and_logged(mixed: str, caplog: pytest.LogCaptureFixtur
     first, second = data.counts["sources"]
     assert len(data.pairs) == data.counts["pairs"] == 5 and data.counts["seed"] == 42
     expected = {"source": "a", "seed": 42, "rows": 6, "asked": 3, "taken": 3, "skipped": 2}
+    expected |= {"reasons": {"no response": 1, "no prompt": 1}}
     assert first == first | expected
-    assert "a: 3 of 6 rows taken, 2 without prompt or response skipped" in caplog.text
+    assert "a: 3 of 6 rows taken, 2 skipped: 1 no response, 1 no prompt" in caplog.text
     assert (second["source"], second["taken"], second["generator_seed"]) == ("sums", 2, 43)
     assert {pair.prompt for pair in data.pairs if pair.id.startswith("sums:")} == {
-        problem.question for problem in take(43, "train", 2)
+        wrapped(problem.question, number) for number, problem in enumerate(take(43, "train", 2))
     }
     assert json.loads(json.dumps(data.counts)) == data.counts
 
@@ -75,6 +76,50 @@ def test_a_draw_is_the_permutation_of_seed_plus_index(tmp_path: Path) -> None:
     for pair in pairs:
         counts[pair.id] = counts.get(pair.id, 0) + 1
     assert {name for name, count in counts.items() if count == 2} == {f"mine.jsonl:{i + 1}" for i in drawn}
+
+
+def test_how_rows_became_pairs_is_told(mixed: str) -> None:
+    """The converters that the published data_config.json has, too (N38)."""
+    text = (
+        Path(mixed)
+        .read_text()
+        .replace("count = 3", 'count = 3\nprompt = "Q: {prompt}"\nresponse = "{response}"')
+    )
+    Path(mixed).write_text(text)
+    first, second = read_data([mixed], seed=42).counts["sources"]
+    assert first["converters"] == {"prompt": "Q: {prompt}", "response": "{response}", "turn": "last"}
+    assert second["converters"] == {
+        "columns": "messages, conversations or prompt and response",
+        "turn": "last",
+    }
+
+
+def test_rows_of_several_shapes(tmp_path: Path) -> None:
+    """What the library datasets makes of them: every column in every row, null where a row had none (N35)."""
+    import datasets
+
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes."}]
+    wrote = [{"from": "human", "value": "Ho"}, {"from": "gpt", "value": "No."}]
+    rows = [{"messages": said}, {"conversations": wrote, "system": "S"}, {"prompt": "a", "response": "b"}]
+    rows += [{"prompt": "c"}]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    _write(folder / "train.jsonl", rows)
+    assert None in datasets.load_dataset(str(folder), split="train")[0].values()
+    for spec in (f"hf:{folder}", str(folder / "train.jsonl")):
+        if spec.endswith("jsonl"):  # the same rows as a file that was made of such a dataset
+            full = [
+                dict.fromkeys(("messages", "conversations", "system", "prompt", "response")) | row
+                for row in rows
+            ]
+            _write(folder / "train.jsonl", full)
+        data = read_data([spec], seed=1)
+        pairs = sorted((pair.prompt, pair.response) for pair in data.pairs)
+        assert pairs == [
+            ("System: S\nUser: Ho\nAssistant:", "No."), ("User: Hi\nAssistant:", "Yes."), ("a", "b"),
+        ]  # fmt: skip
+        assert data.counts["sources"][0]["reasons"] == {"no response": 1}
+        assert len(read_data([spec], seed=1, prompts_alone=True).pairs) == 4
 
 
 def test_datasets_draws_in_the_same_order(tmp_path: Path) -> None:
@@ -96,14 +141,16 @@ def test_hashes_are_of_the_texts(tmp_path: Path) -> None:
 def test_too_few_usable_rows_name_the_source_and_both_numbers(mixed: str) -> None:
     path = Path(mixed)
     path.write_text(path.read_text().replace("count = 3", "count = 5"))
-    with pytest.raises(DataError, match=r"^a: 5 pairs asked for, 4 usable of 6 rows$"):
+    with pytest.raises(DataError, match=r"^a: 5 pairs asked for, 4 usable of 6 rows \(1 no .*, 1 no .*\)$"):
         read_data([mixed], seed=42)
 
 
-@pytest.mark.parametrize("rows", [[], [{"prompt": "", "response": "b"}]])
-def test_no_usable_row_is_an_error_f16(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("rows", "found"), [([], "0 rows"), ([{"prompt": "", "response": "b"}], r"1 rows \(1 no prompt\)")]
+)
+def test_no_usable_row_is_an_error_f16(tmp_path: Path, rows: list[dict[str, Any]], found: str) -> None:
     source_spec = _write(tmp_path / "mine.jsonl", rows)
-    with pytest.raises(DataError, match=f"^mine.jsonl: 0 usable of {len(rows)} rows$"):
+    with pytest.raises(DataError, match=f"^mine.jsonl: 0 usable of {found}$"):
         read_data([source_spec], seed=42)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plugin.training.data.conversations import plain_text
-from plugin.training.data.pairs import Columns, DataError
+from plugin.training.data.pairs import Columns, DataError, Unusable
 
 MESSAGES = [
     {"role": "user", "content": "Hi"},
@@ -17,8 +17,8 @@ MESSAGES = [
 ]
 
 
-def _texts(row: dict[str, Any], **columns: Any) -> tuple[str, str] | None:
-    return Columns(**columns).texts(row, plain_text)
+def _texts(row: dict[str, Any], prompts_alone: bool = False, **columns: Any) -> tuple[str, str]:
+    return Columns(**columns).texts(row, plain_text, prompts_alone)
 
 
 def test_prompt_and_response_are_taken_as_they_are() -> None:
@@ -50,20 +50,66 @@ def test_a_chat_of_two_columns() -> None:
     assert _texts(row, chat="{system}\n\n{chat}") == ("System: Be brief.\nUser: Hi\nAssistant:", "Hello.")
 
 
+SEVERAL_SHAPES = {"messages": None, "conversations": None, "prompt": None, "response": None, "system": None}
+"""A row as a dataset gives it whose rows have several shapes: every column, null where the row has none."""
+
+
+def test_null_columns_are_absent() -> None:
+    """(N35)"""
+    wanted = ("User: Hi\nAssistant:", "Hello.")
+    for column in ("messages", "conversations"):
+        assert _texts({**SEVERAL_SHAPES, column: MESSAGES[:2]}) == wanted
+    assert _texts({**SEVERAL_SHAPES, "prompt": "a", "response": "b"}) == ("a", "b")
+
+
+def test_the_system_column_is_the_first_turn() -> None:
+    """ShareGPT's separate column (N35); a conversation that has a system turn keeps its own."""
+    row = {"conversations": MESSAGES[:2], "system": " Be brief. "}
+    assert _texts(row) == ("System: Be brief.\nUser: Hi\nAssistant:", "Hello.")
+    own = [{"role": "system", "content": "Mine."}, *MESSAGES[:2]]
+    assert _texts({**row, "conversations": own}) == ("System: Mine.\nUser: Hi\nAssistant:", "Hello.")
+    assert _texts({**row, "system": ""}) == ("User: Hi\nAssistant:", "Hello.")
+
+
+def test_prompts_alone() -> None:
+    """No response is needed, nor looked at, where the verifier answers (N36)."""
+    assert _texts({"prompt": "a"}, True) == ("a", "") == _texts({"prompt": "a", "response": 5}, True)
+    assert _texts({"q": "a"}, True, prompt="Q: {q}") == ("Q: a", "")
+    assert _texts({"messages": MESSAGES[:1]}, True) == ("User: Hi\nAssistant:", "")
+    assert _texts({"messages": MESSAGES}, True)[0] == _texts({"messages": MESSAGES})[0]
+    with pytest.raises(ValueError, match="no template of a response; --responses verifier"):
+        _texts({"q": "a"}, prompt="Q: {q}")
+
+
+IMAGE = [{"role": "user", "content": [{"type": "text", "text": "What?"}, {"type": "image_url"}]}, MESSAGES[1]]
+
+
 @pytest.mark.parametrize(
-    ("row", "columns"),
+    ("row", "columns", "reason"),
     [
-        ({"prompt": " ", "response": "b"}, {}),
-        ({"prompt": "a", "response": ""}, {}),
-        ({"prompt": "a", "response": None}, {}),
-        ({"messages": MESSAGES[:1]}, {}),
-        ({"messages": []}, {}),
-        ({"a": None, "b": "x"}, {"prompt": "Question: {a}", "response": "{b}"}),
-        ({"chat": ""}, {"chat": "{chat}"}),
+        ({"prompt": " ", "response": "b"}, {}, "no prompt"),
+        ({"prompt": "a", "response": ""}, {}, "no response"),
+        ({"prompt": "a", "response": None}, {}, "no response"),
+        ({"messages": MESSAGES[:1]}, {}, "no response"),
+        ({"messages": [], "system": "Be brief."}, {}, "no prompt"),
+        (SEVERAL_SHAPES, {}, "no prompt"),
+        ({"messages": None}, {}, "no prompt"),
+        ({"a": None, "b": "x"}, {"prompt": "Question: {a}", "response": "{b}"}, "no prompt"),
+        ({"chat": ""}, {"chat": "{chat}"}, "no prompt"),
+        ({"messages": IMAGE}, {}, "with image_url"),
+        ({"messages": MESSAGES, "images": ["a.png"]}, {}, "with images"),
     ],
 )
-def test_empty_rows_are_none(row: dict[str, Any], columns: dict[str, Any]) -> None:
-    assert _texts(row, **columns) is None
+def test_what_is_no_pair_says_why(row: dict[str, Any], columns: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unusable, match=f"^{reason}$"):
+        _texts(row, **columns)
+
+
+def test_images_behind_the_response_do_not_matter() -> None:
+    assert _texts({"messages": [*MESSAGES[:2], *IMAGE[:1]], "images": []}) == (
+        "User: Hi\nAssistant:",
+        "Hello.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +138,7 @@ def test_bad_rows_name_the_field(row: dict[str, Any], columns: dict[str, Any], m
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"prompt": "{a}"}, "give prompt and response"),
+        ({"response": "{a}"}, "give prompt and response"),
         ({"prompt": "{a}", "response": "{b}", "messages": "c"}, "or messages, or chat"),
         ({"turn": "second"}, "'second' is neither"),
         ({"prompt": "{a.b}", "response": "{b}"}, "only {column} may stand in braces"),

@@ -121,7 +121,7 @@ def test_source_specs_that_mean_nothing(source_spec: str, message: str) -> None:
         ('[[source]]\nname = "a"\ndataset = "x/y"\ncount = "5"', "source a: count must be int, is str"),
         ('[[source]]\nname = "a"\ndataset = "x/y"\ncount = true', "source a: count must be int, is bool"),
         ('[[source]]\nname = "a"', "source a: a: give one of jsonl"),
-        ('[[source]]\nname = "a"\ndataset = "x/y"\nprompt = "{a}"', "source a: columns: give prompt and response"),
+        ('[[source]]\nname = "a"\ndataset = "x/y"\nresponse = "{a}"', "source a: columns: give prompt and response"),
         ('[[source]]\nname = "a"\ndataset = "x"\n[[source]]\nname = "a"\ndataset = "y"', "two sources are called a"),
     ],
 )  # fmt: skip

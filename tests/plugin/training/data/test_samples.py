@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from plugin.training.data.samples import (
     Sample,
     batches,
     collate,
+    cut_counts,
     encode,
     epoch_order,
     length_batches,
@@ -33,13 +35,18 @@ class _Words:
     calls = 0
 
     def __call__(
-        self, texts: list[str], truncation: bool, max_length: int, add_special_tokens: bool = True
-    ) -> _Words:
+        self,
+        texts: list[str],
+        truncation: bool,
+        max_length: int,
+        add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
+    ) -> SimpleNamespace:
         type(self).calls += 1
         assert truncation and len(texts) <= 4096
         ids = [[2] * add_special_tokens + [ord(letter) for letter in text] for text in texts]
-        self.input_ids = [row[:max_length] for row in ids]
-        return self
+        cut = [SimpleNamespace(overflowing=[row[max_length:]] if row[max_length:] else []) for row in ids]
+        return SimpleNamespace(input_ids=[row[:max_length] for row in ids], encodings=cut)
 
 
 def test_encode_keeps_order_and_ids() -> None:
@@ -53,7 +60,7 @@ def test_encode_keeps_order_and_ids() -> None:
 
 def test_encode_cuts_and_the_end_token_closes_a_cut_response() -> None:
     (sample,) = encode(_Words(), [Pair("a" * 9, "b" * 9)], end_id=1, prompt_length=4, response_length=3)
-    assert sample == Sample([2, 97, 97, 97], [98, 98, 1])
+    assert sample == Sample([2, 97, 97, 97], [98, 98, 1], "", True, True)
     (whole,) = encode(_Words(), [Pair("a" * 3000, "b" * 3000)], end_id=1)
     assert len(whole.prompt) == 2048
     assert (len(whole.response), whole.response[-2:]) == (1024, [98, 1])
@@ -65,6 +72,37 @@ def test_encode_with_the_demo_tokenizer_keeps_its_start_token() -> None:
     assert len(long.prompt) == 8 and long.prompt[0] == tokenizer.bos_token_id == short.prompt[0]
     assert len(long.response) == 5 and long.response[-1] == 1 and 1 not in long.response[:-1]
     assert tokenizer.decode(short.response, skip_special_tokens=True).strip() == "6"
+
+
+def test_what_is_cut_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """By the tokenizer itself: a text of exactly the length is not cut (N37)."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    pairs = [Pair("six", "6"), Pair("six " * 9, "6"), Pair("six", "6 6 6 6 6"), Pair("six " * 9, "7 " * 9)]
+    length = len(tokenizer("six").input_ids)
+    samples = encode(
+        tokenizer, pairs, 1, length, 1 + len(tokenizer("6 6", add_special_tokens=False).input_ids)
+    )
+    assert [(one.prompt_cut, one.response_cut) for one in samples] == [
+        (False, False), (True, False), (False, True), (True, True),
+    ]  # fmt: skip
+    with caplog.at_level(logging.INFO):
+        assert cut_counts(tokenizer, samples) == {"prompts": 2, "responses": 2, "side": "end"}
+    assert (
+        "of 4 samples 2 prompts and 2 responses are longer than they may be; their end is cut" in caplog.text
+    )
+    tokenizer.truncation_side = "left"
+    assert cut_counts(tokenizer, samples[:1]) == {"prompts": 0, "responses": 0, "side": "beginning"}
+    assert len(caplog.records) == 1
+
+
+def test_a_written_end_token_is_text_in_a_response() -> None:
+    """It would be a second end token there; in a prompt it is what serving makes of it (N40)."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    text = "Write <eos> and <mask> then <bos>."
+    (sample,) = encode(tokenizer, [Pair(text, text)], end_id=1)
+    assert sample.response[-1] == 1 and not {0, 1, 2, 3, 4} & set(sample.response[:-1])
+    assert tokenizer.decode(sample.response[:-1]) == text
+    assert sample.prompt == tokenizer(text).input_ids and 1 in sample.prompt
 
 
 def test_split_of_five_is_reproducible_f16() -> None:

@@ -70,10 +70,18 @@ def test_a_cut_gzip_and_a_missing_file_are_told(tmp_path: Path) -> None:
 
 
 def test_demo_rows_are_the_generators_training_problems() -> None:
+    """Bare and in the published wrappings in turn (N30)."""
     rows = demo_rows("demo", 4, seed=7)
     problems = take(7, "train", 4)
+    asked = [
+        problems[0].question,
+        f"Solve the problem step by step.\n\nQuestion: {problems[1].question}\nAnswer:",
+        f"Solve step by step.\n\nQuestion: {problems[2].question}\nAnswer:",
+        problems[3].question,
+    ]
     assert [rows.row(i) for i in range(4)] == [
-        {"prompt": problem.question, "response": problem.answer} for problem in problems
+        {"prompt": prompt, "response": problem.answer}
+        for prompt, problem in zip(asked, problems, strict=True)
     ]
     assert (rows.size, rows.name(3), rows.facts) == (4, "demo:3", {"kind": "demo", "generator_seed": 7})
 

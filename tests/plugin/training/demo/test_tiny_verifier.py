@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from transformers import T5Gemma2ForConditionalGeneration
 
@@ -39,12 +41,17 @@ class _Letters:
     """Maps each letter to an id, as a tokenizer is called."""
 
     def __call__(
-        self, texts: list[str], max_length: int, truncation: bool, add_special_tokens: bool = True
-    ) -> _Letters:
+        self,
+        texts: list[str],
+        max_length: int,
+        truncation: bool,
+        add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
+    ) -> SimpleNamespace:
         assert truncation
         ids = [[2] * add_special_tokens + [ord(letter) for letter in text] for text in texts]
-        self.input_ids = [row[:max_length] for row in ids]
-        return self
+        cut = [SimpleNamespace(overflowing=row[max_length:]) for row in ids]
+        return SimpleNamespace(input_ids=[row[:max_length] for row in ids], encodings=cut)
 
 
 def _samples(*texts: tuple[str, str]) -> list[Sample]:

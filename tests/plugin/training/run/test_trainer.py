@@ -184,15 +184,18 @@ def test_states_that_are_not_finite_name_their_sample_f10(
         evaluate(trainer, answered)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "from_anchor"), [*((family, False) for family in FAMILIES), ("dspark", True)]
+)
 def test_acceptance_is_that_of_a_served_request(
     make_draft: Callable[..., TrainableDraft],
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
     family: str,
+    from_anchor: bool,
 ) -> None:
     """Against serving written out: one request, one block after another, tokens drafted left to right."""
-    draft = make_draft(family)
+    draft = make_draft(family, sample_from_anchor=from_anchor)
     trainer = _trainer(draft, verifier, answered, epochs=6, peak_rate=1e-2)
     _train(trainer)
     draft.eval()
@@ -222,10 +225,11 @@ def test_acceptance_is_that_of_a_served_request(
 @torch.no_grad()
 def _serve_block(draft: TrainableDraft, aux: torch.Tensor, token: int, anchor: int, length: int) -> list[int]:
     """What a server knows at an anchor: earlier states, the anchor token, and nothing of what follows."""
-    ids = torch.tensor([[[token, *[draft.config.mask_token_id] * length]]])
+    first = draft.config.first_slot
+    ids = torch.tensor([[[token, *[draft.config.mask_token_id] * (length - 1 + first)]]])
     blocks = Blocks(
         columns=torch.zeros(1, 1, dtype=torch.long),
-        positions=torch.arange(anchor, anchor + length + 1).view(1, 1, -1),
+        positions=torch.arange(anchor, anchor + length + first).view(1, 1, -1),
         documents=torch.zeros(1, 1, dtype=torch.long),
         inputs=ids,
         targets=ids.clone(),
@@ -233,7 +237,7 @@ def _serve_block(draft: TrainableDraft, aux: torch.Tensor, token: int, anchor: i
     )
     states = draft(aux, torch.zeros(1, anchor), torch.arange(anchor)[None], blocks)
     drafted: list[int] = []
-    for slot in range(1, length + 1):
+    for slot in range(first, length + first):
         logits, _ = draft.draft_logits(states, blocks)
         drafted.append(int(draft.to_target(logits[0, 0, slot].argmax())))
         blocks.targets[0, 0, slot] = drafted[-1]

@@ -232,8 +232,8 @@ def test_an_epoch_has_the_published_layout_f09(run: Callable[..., Recorder], tmp
     assert {"loss_epoch", "full_acc_epoch", "eal_epoch", "position_7_acc_epoch", "tv_loss_epoch"} <= set(
         metrics
     )
-    assert json.loads((best / "training/data.json").read_text()) == {"pairs": 18}
-    assert (best / "training/launch.sh").read_text() == "#!/bin/sh\nexec it\n"
+    assert json.loads((best / "training/data_config.json").read_text()) == {"pairs": 18}
+    assert (best / "training/train.sh").read_text() == "#!/bin/sh\nexec it\n"
     assert "# DSpark draft for owner/verifier" in (best / "README.md").read_text()
     assert torch.load(best / "scheduler_state_dict.pt")["last_epoch"] == len(one.rows)
 

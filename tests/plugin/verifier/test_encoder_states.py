@@ -1,0 +1,86 @@
+"""The worker's side of the encoder's cache: what is encoded, what is held, and a pass in parts."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from plugin.verifier.encoder_states import EncoderStates
+from plugin.verifier.encoder_work import EncoderWork
+
+
+class Pass:
+    """Three tiles; its states are the ids."""
+
+    num_tiles, tiles_done = 3, 0
+
+    def __init__(self, ids, tile_tokens):
+        assert tile_tokens == 7
+        self.states = ids[:, None].float()
+
+    def advance(self, num_tiles):
+        self.tiles_done += num_tiles
+
+
+@pytest.fixture
+def made():
+    calls = []
+
+    def encode(prompts):
+        calls.append([len(p) for p in prompts])
+        return torch.cat(prompts)[:, None].float().split([len(p) for p in prompts])
+
+    return SimpleNamespace(
+        calls=calls,
+        keeping=EncoderStates({}, encode, Pass, keep=True),
+        passing=EncoderStates({}, encode, Pass, keep=False),
+    )
+
+
+A, B, C = ((name, torch.arange(n, 2 * n)) for name, n in (("a", 3), ("b", 4), ("c", 5)))
+
+
+def ids_of(states):
+    return [s[:, 0].int().tolist() for s in states]
+
+
+def test_equal_prompts_are_encoded_once_and_held(made):
+    assert ids_of(made.keeping.of([A, B, A])) == [[3, 4, 5], [4, 5, 6, 7], [3, 4, 5]]
+    assert ids_of(made.keeping.of([B, C])) == [[4, 5, 6, 7], [5, 6, 7, 8, 9]]
+    assert ids_of(made.keeping.of([A])) == [[3, 4, 5]]
+    assert made.calls == [[3, 4], [5]]
+    for states in made.keeping.held.values():
+        assert states.untyped_storage().nbytes() == states.nbytes  # no part of a batch's
+
+
+def test_without_a_cache_nothing_is_held(made):
+    assert ids_of(made.passing.of([A, B, A])) == [[3, 4, 5], [4, 5, 6, 7], [3, 4, 5]]
+    made.passing.of([A])
+    assert made.calls == [[3, 4], [3]]
+    assert made.passing.held == {}
+
+
+@pytest.mark.parametrize("which", ["keeping", "passing"])
+def test_a_pass_in_parts_leaves_its_states(made, which):
+    states = getattr(made, which)
+    states.advance(EncoderWork("a", A[1], 7, 0, 2))
+    states.advance(None)
+    assert states.held == {}
+    states.advance(EncoderWork("a", None, 7, 2, 1))
+    assert ids_of(states.of([A])) == [[3, 4, 5]]
+    assert made.calls == []
+
+
+def test_a_pass_that_nobody_waits_for_goes(made):
+    made.keeping.advance(EncoderWork("a", A[1], 7, 0, 2))
+    made.keeping.advance(EncoderWork(None))
+    with pytest.raises(RuntimeError, match="no encoder pass at tile 2 of prompt a"):
+        made.keeping.advance(EncoderWork("a", None, 7, 2, 1))
+
+
+def test_parts_out_of_order_are_refused(made):
+    made.keeping.advance(EncoderWork("a", A[1], 7, 0, 1))
+    with pytest.raises(RuntimeError, match="tile 2"):
+        made.keeping.advance(EncoderWork("a", None, 7, 2, 1))
+    with pytest.raises(RuntimeError, match="prompt b"):
+        made.keeping.advance(EncoderWork("b", None, 7, 1, 1))
