@@ -24,7 +24,7 @@ from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
 from app.bench.progress import ProgressBar
 from app.bench.prompts import PROBLEMS, SETS, load, named_templates, published
-from app.bench.publication import KS, cutter, draft_of, into, published_settings
+from app.bench.publication import PUBLISHED_KS, cutter, draft_of, into, published_settings
 from app.bench.report import csv_table, html, text
 from app.bench.report.markdown import markdown
 from app.bench.report.plots import draw
@@ -74,16 +74,16 @@ def bench(arguments: argparse.Namespace) -> int:
 def _arms(arguments: argparse.Namespace) -> list[Arm]:
     """The arms that are named; without any the verifier and the drafts that other flags name, else the demo's."""
     names, drafts = arguments.arms, named_drafts(arguments.draft)
-    ks: Sequence[int | None] = KS if arguments.published else (None,)
+    ks: Sequence[str] = ("",)
     if arguments.into is not None:
         family, own_ks = draft_of(arguments.into)
         if not drafts:
-            drafts, ks = {family: absolute(str(arguments.into))}, own_ks
+            drafts, ks = {family: absolute(str(arguments.into))}, [f":{k}" for k in own_ks]
+    if arguments.published:
+        ks = [f":{k}" for k in PUBLISHED_KS]
     if names is None and not arguments.url:
         measured = drafts if arguments.published or arguments.into is not None else {}
-        names = ",".join(
-            [VERIFIER, *(f"{name}:{k}" if k else name for name in measured or FAMILIES for k in ks)]
-        )
+        names = ",".join([VERIFIER, *(f"{name}{k}" for name in measured or FAMILIES for k in ks)])
     arms = given_arms(arguments.url)
     if names:
         arms = [*own_arms(names, drafts, _absolute(arguments.verifier)), *arms]

@@ -19,6 +19,8 @@ from app.settings import PREFIX
 from plugin.drafts.checkpoint import CheckpointError, resolve
 
 KS: Final = (3, 7)
+PUBLISHED_KS: Final = ("3", "3:short", "7")
+"""At K = 3 the published drafts filled a block as short; this server fills the trained one unless it is told to."""
 SETTINGS: Final = {
     "MAX_MODEL_LEN": "2048",
     "MAX_NUM_BATCHED_TOKENS": "4096",

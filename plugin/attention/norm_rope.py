@@ -1,4 +1,4 @@
-"""What lies between the decoder's q/k/v projection and its attention, as one GPU program: norm, rotation, page write.
+"""What lies between a q/k/v projection and its attention, as one GPU program: norm, rotation, the decoder's page write.
 
 Apart these are two or three launches in every layer, each a microsecond or two whatever the batch. The measured gain is
 a row of `python -m benchmarks.attention`.

@@ -70,7 +70,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, default=2e-3, help="peak learning rate of a draft (default %(default)s)")
     add("--max-steps", type=positive, metavar="N", help="of a draft, if that is fewer")
     text = "share of blocks that are drawn shorter (default %(default)s)"
-    add("--short-blocks", type=float, default=0.3, metavar="X", help=text)
+    add("--short-blocks", type=float, default=0.0, metavar="X", help=text)
     add("--anchors", type=positive, default=8, help="blocks a packed row of a draft (default %(default)s)")
     _add_demo_shared(parser)
 

@@ -79,8 +79,9 @@ class DraftSettings:
     An optimizer step sees `rows` * `accumulate` packed rows, of every process. The end token counts in
     `response_length`, `noise` is the half-width of the uniform noise. `whole_blocks` keeps anchors away from a
     response's last block, as the published drafts were trained; a draft then never learns how a response ends.
-    `short_blocks` is the share of blocks that are drawn shorter, as a smaller K makes them. `warmup_steps` takes the
-    place of `warmup`. `precision` is what the draft computes in; its master weights are float32 always.
+    `short_blocks` is the share of blocks that are drawn shorter, as vLLM's own drafting makes them below K.
+    `warmup_steps` takes the place of `warmup`. `precision` is what the draft computes in; its master weights are
+    float32 always.
 
     Raises `ValueError` naming the field that makes no sense.
     """
@@ -102,7 +103,9 @@ class DraftSettings:
     clip: float = number(1.0, "largest gradient norm")
     noise: float = number(0.05, "on the aux states")
     whole_blocks: bool = False
-    short_blocks: float = number(0.0, "share of blocks that are drawn shorter, for a K below the block's")
+    short_blocks: float = number(
+        0.0, "share of blocks that are drawn shorter, for servers that shorten them to K"
+    )
     train_fraction: float = number(0.9, "of the samples; the others validate")
     seed: int = number(42, "of data, weights and draws")
     precision: Precision = "bfloat16"

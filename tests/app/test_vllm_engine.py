@@ -79,7 +79,7 @@ class Llm:
 
     async def generate(self, prompt: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:
         self.prompts.append(prompt)
-        yield SimpleNamespace(outputs=[], finished=True, metrics=None)
+        yield SimpleNamespace(outputs=[], finished=True, metrics=None, num_cache_creation_tokens=0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_upkeep_of_a_dead_engine_ends(llm: Llm) -> None:
 async def test_prompts_arrive_rendered(llm: Llm) -> None:
     """A rendered prompt has a type; vLLM would send a raw one through a thread, and will refuse it one day."""
     steps = [s async for s in VllmEngine(llm, 8).generate(GenerateRequest("a", (2, 5), Sampling(), True))]
-    assert [step.finished for step in steps] == [True]
+    assert [(step.finished, step.cached_tokens) for step in steps] == [(True, 2)]
     (prompt,) = llm.prompts
     assert prompt["type"] == "enc_dec" and prompt["encoder_prompt"]["prompt_token_ids"] == [2, 5]
 

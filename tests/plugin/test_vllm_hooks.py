@@ -62,7 +62,7 @@ class FakeRunner:
     """What `_execute_mm_encoder` touches."""
 
     def __init__(self, is_encoder_decoder: bool) -> None:
-        self.model_config = SimpleNamespace(is_encoder_decoder=is_encoder_decoder)
+        self.model, self.model_config = object(), SimpleNamespace(is_encoder_decoder=is_encoder_decoder)
         self.input_batch = SimpleNamespace(req_id_to_index={"new": 1, "resumed": 0})
 
 

@@ -98,7 +98,7 @@ def build_verifier(arguments: argparse.Namespace, out: Path, start: Path | None 
         "verifier-demo", arguments, out=out.name, samples=len(problems), steps=arguments.steps,
         **{"verifier-rate": arguments.verifier_rate}, **further,
     )  # fmt: skip
-    (out / TRAIN_COMMAND).write_text(train_command(command, facts, device) + _continued(earlier))
+    (out / TRAIN_COMMAND).write_text(train_command(command, facts, device) + _continued("verifier", earlier))
 
 
 def _judged(
@@ -115,8 +115,8 @@ def _judged(
     return {"fresh_answer_exact": exact, "fresh_result_correct": right}
 
 
-def _continued(earlier: str | None) -> str:
-    return "" if earlier is None else f"\ncontinued from one that was made by:\n\n{earlier}"
+def _continued(what: str, earlier: str | None) -> str:
+    return "" if earlier is None else f"\ncontinued from a {what} that was made by:\n\n{earlier}"
 
 
 def _answered(
@@ -178,7 +178,7 @@ def _publish(
     shutil.copyfile(trained.path / TRAINING_STATE, out / TRAINING_STATE)
     write_json(out / VAL_METRICS, metrics | _fresh_metrics(draft, loaded, fresh, arguments.batch * 4))
     text = f"{(trained.path / TRAIN_COMMAND).read_text()}fresh problems: {len(fresh)}\n"
-    (out / TRAIN_COMMAND).write_text(text + _continued(earlier))
+    (out / TRAIN_COMMAND).write_text(text + _continued("draft", earlier))
 
 
 def _family_words(

@@ -123,7 +123,7 @@ def make_blocks(
 def shortened(blocks: Blocks, share: float, ahead: int, generator: torch.Generator) -> Blocks:
     """`blocks` of which a random `share` has fewer slots, each number from one that predicts on alike.
 
-    What serving with a smaller K makes of a block: the slots behind are not there.
+    What vLLM's own drafting makes of a block at a smaller K: the slots behind are not there.
     """
     rows, count, size = blocks.inputs.shape
     shortest = 2 - ahead

@@ -65,18 +65,20 @@ def serving_acceptance(
     samples: Sequence[Sample],
     draft_length: int,
     batch_size: int = 32,
+    short_blocks: bool = False,
 ) -> Acceptance:
     """Acceptance at K = `draft_length` as greedy serving would count it, one request at a time.
 
     `samples` hold the verifier's own greedy responses. Serving is walked through: from an anchor on to the token after
-    its leading matches, until the response's last token is the anchor or is accepted.
+    its leading matches, until the response's last token is the anchor or is accepted. The draft fills its whole block,
+    of which the first K tokens are verified, or with `short_blocks` a block that is as short as K.
     """
     was_training = draft.training
     draft.eval()
     runs: list[int] = []
     for group in batches(samples, batch_size, range(len(samples))):
         batch = collate(group, extractor.pad_id, extractor.start_id).to(draft.t2d.device)
-        matches = _leading_matches(draft, extractor, batch, draft_length)
+        matches = _leading_matches(draft, extractor, batch, draft_length, short_blocks)
         for row, sample in enumerate(group):
             column, last = 1, len(sample.response)
             while column < last:
@@ -87,20 +89,21 @@ def serving_acceptance(
 
 
 def _leading_matches(
-    draft: TrainableDraft, extractor: Extractor, batch: Batch, draft_length: int
+    draft: TrainableDraft, extractor: Extractor, batch: Batch, draft_length: int, short_blocks: bool
 ) -> torch.Tensor:
-    """[rows, length - 1]: leading matches of a block at every column. Slots beyond K are masks, as in serving."""
+    """[rows, length - 1]: leading matches, K at most, of a block at every column."""
     states = extractor(batch.prompts, batch.prompt_mask, batch.tokens)
     columns, valid = all_anchors(batch.loss_mask, batch.documents)
     config, found = draft.config, []
+    verified = slice(draft.config.first_slot, draft_length + draft.config.first_slot)
     for part in range(0, columns.shape[1], _ANCHORS_AT_ONCE):
         chosen = slice(part, part + _ANCHORS_AT_ONCE)
         blocks = make_blocks(
             batch.tokens, batch.documents, batch.positions, columns[:, chosen], valid[:, chosen],
-            draft_length + config.first_slot, config.mask_token_id, config.ahead,
+            verified.stop if short_blocks else config.block_size, config.mask_token_id, config.ahead,
         )  # fmt: skip
         hidden = draft(states.aux.float(), batch.documents, batch.positions, blocks)
         logits, _ = draft.draft_logits(hidden, blocks)
         right = (draft.to_target(logits.argmax(dim=-1)) == blocks.targets) & blocks.loss_mask
-        found.append(leading_matches(right[..., config.first_slot :]))
+        found.append(leading_matches(right[..., verified]))
     return torch.cat(found, dim=1).cpu()

@@ -135,7 +135,8 @@ class ModelCard:
             )
         if not settings.short_blocks:
             limits.append(
-                f"It was trained on whole blocks: below K = {config.draft_length} acceptance can fall."
+                f"It was trained on whole blocks: where a server makes the block shorter, as vLLM does below K ="
+                f" {config.draft_length}, acceptance can fall."
             )
         if settings.whole_blocks:
             limits.append("It was not trained on the last tokens of a response.")

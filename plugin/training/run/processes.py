@@ -38,11 +38,11 @@ class Processes:
 
         Raises `ValueError` where the host has fewer devices than processes.
         """
-        count = int(os.environ.get("WORLD_SIZE", "1"))
+        told = [os.environ.get(name) for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK")]
+        count, rank, local_rank = (int(one) for one in told if one) if all(told) else (1, 0, 0)
         if count == 1:
             yield cls()
             return
-        rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
         if device.type == "cuda":
             if local_rank >= torch.cuda.device_count():
                 raise ValueError(f"process {rank}: there are only {torch.cuda.device_count()} CUDA devices")

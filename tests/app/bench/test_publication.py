@@ -66,7 +66,9 @@ def test_into_what_is_no_draft(
 
 
 def test_the_published_protocol(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each draft at K = 3 and 7, its settings, its wordings, and a server of its own for each concurrency."""
+    """Each draft at K = 3, with a short block as theirs and a whole one, and at 7; its settings, its wordings, and a
+    server of its own for each concurrency.
+    """
     for name in publication.SETTINGS:
         monkeypatch.setenv(f"T5GEMMA_{name}", "")
     monkeypatch.setenv("T5GEMMA_MAX_MODEL_LEN", "512")
@@ -74,13 +76,14 @@ def test_the_published_protocol(pair: Path, monkeypatch: pytest.MonkeyPatch) -> 
     started = served_arms(monkeypatch)
     command = ("bench", "--published", "--draft", "d=dflash", "--data", "gsm8k=g.jsonl", "--out", "out")
     assert run(*command, "--no-plots") == 0
-    assert started == [arm for arm in ("verifier", "d:3", "d:7") for _ in range(2)]
+    names = ("verifier", "d:3", "d:3:short", "d:7")
+    assert started == [arm for arm in names for _ in range(2)]
     found = {name: os.environ[f"T5GEMMA_{name}"] for name in publication.SETTINGS}
     assert found == {**publication.SETTINGS, "MAX_MODEL_LEN": "512"}
     made = report_of(pair / "out")
     assert made["prompt_sets"][0]["template"].startswith("Solve the problem step by step.")
     assert {(row["arm"], row["concurrency"]) for row in made["rows"]} == {
-        (arm, at_once) for arm in ("verifier", "d:3", "d:7") for at_once in (1, 4)
+        (arm, at_once) for arm in names for at_once in (1, 4)
     }
     assert run(*command, "--template", "gsm8k={prompt}") == 1
 

@@ -146,14 +146,12 @@ def test_cached_tokens_are_prompts_not_samples() -> None:
     request = CompletionRequest(prompt=["Hi", "Ho!"], n=2)
     prompts = [EncoderPrompt([2, 7], "Hi"), EncoderPrompt([2, 7, 8], "Ho!")]
     made = ChoiceWriter(request, Job("id", "demo", 0, prompts, Sampling(n=2), True), "summary")
-    assert made.completion([]).usage.model_fields_set == {
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-    }
+    before = made.last().usage
+    assert before is not None
+    assert before.model_fields_set == {"prompt_tokens", "completion_tokens", "total_tokens"}
     for prompt, cached in ((0, 0), (1, 3), (0, 0), (1, 3)):
-        made.write(prompt, Step([Sample(0, "a", (5,))], cached_tokens=cached))
-    usage = made.completion([]).usage
+        list(made.write(prompt, Step([Sample(0, "a", (5,))], cached_tokens=cached)))
+    usage = made.last().usage
     assert usage is not None and usage.prompt_tokens_details is not None
     assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (5, 3)
 

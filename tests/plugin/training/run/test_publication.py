@@ -132,5 +132,5 @@ def test_the_card_of_a_verifier_that_nobody_else_has(make_draft: Callable[..., T
         make_draft("dflare").config, "/home/me/verifier", settings, TrainingState(0, 1, 1), {}, {}
     ).text()
     assert "base_model" not in text and "/home/me" not in text and "# DFlare draft for verifier" in text
-    assert "below K = 7 acceptance can fall" in text and "not trained on the last tokens" in text
+    assert "below K = 7, acceptance can fall" in text and "not trained on the last tokens" in text
     assert "It learned the data's responses" in text and "without a validation set" in text

@@ -187,12 +187,14 @@ def test_states_that_are_not_finite_name_their_sample_f10(
 @pytest.mark.parametrize(
     ("family", "from_anchor"), [*((family, False) for family in FAMILIES), ("dspark", True)]
 )
+@pytest.mark.parametrize("short", [False, True])
 def test_acceptance_is_that_of_a_served_request(
     make_draft: Callable[..., TrainableDraft],
     verifier: T5Gemma2ForConditionalGeneration,
     answered: list[Sample],
     family: str,
     from_anchor: bool,
+    short: bool,
 ) -> None:
     """Against serving written out: one request, one block after another, tokens drafted left to right."""
     draft = make_draft(family, sample_from_anchor=from_anchor)
@@ -209,13 +211,18 @@ def test_acceptance_is_that_of_a_served_request(
             )
             anchor = 1
             while anchor < len(sequence) - 1:
-                drafted = _serve_block(draft, states.aux[:, :anchor], sequence[anchor], anchor, length)
+                block = length + draft.config.first_slot if short else draft.config.block_size
+                drafted = _serve_block(draft, states.aux[:, :anchor], sequence[anchor], anchor, block)[
+                    :length
+                ]
                 accepted = 0
                 while accepted < length and sequence[anchor + 1 + accepted :][:1] == [drafted[accepted]]:
                     accepted += 1
                 runs.append(accepted)
                 anchor += 1 + accepted
-        found = serving_acceptance(draft, trainer.block_step.extractor, answered[:4], length)
+        found = serving_acceptance(
+            draft, trainer.block_step.extractor, answered[:4], length, short_blocks=short
+        )
         assert found.drafts == len(runs)
         assert found.accepted_tokens == sum(runs)
         total += sum(runs)
@@ -223,13 +230,13 @@ def test_acceptance_is_that_of_a_served_request(
 
 
 @torch.no_grad()
-def _serve_block(draft: TrainableDraft, aux: torch.Tensor, token: int, anchor: int, length: int) -> list[int]:
+def _serve_block(draft: TrainableDraft, aux: torch.Tensor, token: int, anchor: int, size: int) -> list[int]:
     """What a server knows at an anchor: earlier states, the anchor token, and nothing of what follows."""
     first = draft.config.first_slot
-    ids = torch.tensor([[[token, *[draft.config.mask_token_id] * (length - 1 + first)]]])
+    ids = torch.tensor([[[token, *[draft.config.mask_token_id] * (size - 1)]]])
     blocks = Blocks(
         columns=torch.zeros(1, 1, dtype=torch.long),
-        positions=torch.arange(anchor, anchor + length + first).view(1, 1, -1),
+        positions=torch.arange(anchor, anchor + size).view(1, 1, -1),
         documents=torch.zeros(1, 1, dtype=torch.long),
         inputs=ids,
         targets=ids.clone(),
@@ -237,7 +244,7 @@ def _serve_block(draft: TrainableDraft, aux: torch.Tensor, token: int, anchor: i
     )
     states = draft(aux, torch.zeros(1, anchor), torch.arange(anchor)[None], blocks)
     drafted: list[int] = []
-    for slot in range(first, length + first):
+    for slot in range(first, size):
         logits, _ = draft.draft_logits(states, blocks)
         drafted.append(int(draft.to_target(logits[0, 0, slot].argmax())))
         blocks.targets[0, 0, slot] = drafted[-1]
