@@ -20,7 +20,8 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
     """
     settings, identity = plan.settings, plan.identity
     longest = 0 if identity.draft is None else identity.draft.max_k
-    full_batch = identity.max_num_seqs * (1 + longest)
+    # vLLM's scheduler charges a request what it verifies, and again the slots of the block that is drafted next.
+    full_batch = identity.max_num_seqs * (1 + 2 * longest)
     needed = max(BATCHED_TOKENS, identity.max_encoder_len, identity.max_model_len, full_batch)
     arguments: dict[str, Any] = {
         "model": checkpoints.verifier.path,

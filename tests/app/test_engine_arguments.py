@@ -37,6 +37,8 @@ def test_budgets() -> None:
     given = arguments(max_encoder_len=400, max_model_len=100)
     assert given["max_model_len"] == 100 and given["hf_overrides"] == {"max_source_positions": 400}
     assert given["max_num_batched_tokens"] >= 400
+    # A full batch that verifies 1 + 7 tokens a request and drafts 7 more, as vLLM's scheduler charges it.
+    assert arguments(max_num_seqs=2048)["max_num_batched_tokens"] >= 2048 * 15
     assert arguments(max_model_len=64, max_num_batched_tokens=77)["max_num_batched_tokens"] == 77
     assert given["enable_prefix_caching"] is False and given["enable_log_requests"] is False
 
