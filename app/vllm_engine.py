@@ -119,12 +119,14 @@ class VllmEngine:
     @asynccontextmanager
     async def uncounted(self) -> AsyncIterator[None]:
         """vLLM counts by handing each step's numbers to its stat loggers, Prometheus's and ours alike, after the step's
-        outputs: the last step's, or that of a request which was cut off, is waited for.
+        outputs: the last step's, or that of a request which was cut off, is waited for. Nor does a client's prompt find
+        encoder states that these requests left.
         """
         manager = self._llm.logger_manager
         loggers, manager.stat_loggers = manager.stat_loggers, []
         try:
             yield
+            await self._llm.reset_encoder_cache()
         finally:
             await asyncio.sleep(_SETTLE_S)
             manager.stat_loggers = loggers

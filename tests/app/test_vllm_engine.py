@@ -74,6 +74,9 @@ class Llm:
     async def check_health(self) -> None:
         return None
 
+    async def reset_encoder_cache(self) -> None:
+        self.emptied += 1
+
     def shutdown(self) -> None:
         return None
 
@@ -206,3 +209,12 @@ async def test_the_step_of_a_request_that_was_cut_off_is_not_counted_either(
     await asyncio.sleep(0.05)
     step("a client's")
     assert counted == ["a client's"]
+
+
+async def test_requests_of_the_servers_own_leave_no_encoder_states(
+    llm: Llm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm, "logger_manager", SimpleNamespace(stat_loggers=[]), raising=False)
+    async with VllmEngine(llm, 8).uncounted():
+        assert llm.emptied == 0
+    assert llm.emptied == 1

@@ -54,12 +54,16 @@ def test_greedy_ignores_sampling_fields(server: GatewayProcess) -> None:
 
 
 def test_text_and_ids(server: GatewayProcess) -> None:
-    """Text equals its ids, BOS once; usage counts encoder tokens in every form (C17, C18)."""
+    """Text equals its ids, BOS once; usage counts encoder tokens in every form (C17, C18), those that need no second
+    encoding apart.
+    """
     text = "Hello world"
     ids = server.client.post("/tokenize", json={"prompt": text}).json()["tokens"]
     assert ids[0] == 2 and ids.count(2) == 1
     one, two = server.complete(text, max_tokens=8).json(), server.complete(ids, max_tokens=8).json()
     assert one["choices"][0]["text"] == two["choices"][0]["text"]
+    assert two["usage"].pop("prompt_tokens_details") == {"cached_tokens": len(ids)}
+    del one["usage"]["prompt_tokens_details"]
     assert one["usage"] == two["usage"] and one["usage"]["prompt_tokens"] == len(ids)
     both = server.complete([text, text], max_tokens=8).json()
     assert both["usage"]["prompt_tokens"] == 2 * len(ids)

@@ -57,8 +57,9 @@ def test_structured_outputs_fields() -> None:
 
 
 def test_acceptance_schema() -> None:
-    """Readers of vLLM's schema read ours."""
-    assert set(SpeculativeDecoding.model_fields) == set(SpeculativeDecodingMetrics.model_fields)
+    """Readers of vLLM's schema read ours, which also says how many steps verified how many draft tokens."""
+    stock = set(SpeculativeDecodingMetrics.model_fields)
+    assert set(SpeculativeDecoding.model_fields) == stock | {"steps_by_k"}
     found = RequestSpecDecodeMetrics.new(3)
     assert set(vars(found)) == {
         "num_spec_tokens",
