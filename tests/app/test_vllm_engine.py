@@ -50,7 +50,7 @@ class Llm:
     output_handler: asyncio.Task[None] | None = None
 
     def __init__(self) -> None:
-        self.flushed = self.asked = 0
+        self.flushed = self.asked = self.emptied = 0
         self.often = asyncio.Event()
         self.dead = False
         self.prompts: list[Any] = []
