@@ -74,7 +74,10 @@ print("nothing begun")
 """
 
 
-def test_environment_of_its_start_and_imports_of_the_fork_server(tmp_path: Path) -> None:
+def test_environment_of_its_start_and_imports_of_the_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(METHOD, raising=False)  # tests of the engine choose one
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
