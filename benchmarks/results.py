@@ -63,8 +63,12 @@ def record(
 
 
 def typed(module: str) -> str:
-    """The command line of this process, which runs `module`."""
-    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+    """The command line of this process, which runs `module`; where it keeps logs is this machine's own matter."""
+    words = sys.argv[1:]
+    if "--logs" in words:
+        at = words.index("--logs")
+        words = words[:at] + words[at + 2 :]
+    return shlex.join(["python", "-m", module, *words])
 
 
 def commit() -> str | None:

@@ -65,3 +65,8 @@ def test_the_commit_is_that_of_the_checkout() -> None:
 def test_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["x", "--rows", "8", "--out", "my results.json"])
     assert typed("benchmarks.training") == "python -m benchmarks.training --rows 8 --out 'my results.json'"
+
+
+def test_a_command_names_no_folder_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["x", "--models", "1b", "--logs", "/somewhere", "--out", "r.json"])
+    assert typed("benchmarks.x") == "python -m benchmarks.x --models 1b --out r.json"
