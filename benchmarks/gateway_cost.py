@@ -33,10 +33,11 @@ import numpy as np
 from app.bench.arms import absolute
 from app.bench.client import Sampling, Target, http_client
 from app.bench.errors import BenchError
-from app.bench.servers import package_environment, started
+from app.bench.servers import started
 from app.settings import PREFIX
 from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
+from plugin.package_environment import package_environment
 
 STREAMS, WHOLE, TOKENS, PROMPT_TOKENS = 32, 8, 64, 24
 TURNS, GPU_TURNS = (1, 3), (4, 9)

@@ -34,6 +34,7 @@ FLOORS = {
             "plugin.quiet_logs",
             "plugin.engine_process",
             "plugin.encoder_counts",
+            "plugin.package_environment",
         ),
     ),
     "plugin.training": (

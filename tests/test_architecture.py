@@ -36,6 +36,7 @@ KNOWN_TO_THE_APP = (
     "plugin.encoder_counts",
     "plugin.drafts.steps",
     "plugin.engine_process",
+    "plugin.package_environment",
     "plugin.quiet_logs",
     "plugin.verifier.cpu_cache",
 )

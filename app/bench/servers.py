@@ -17,19 +17,13 @@ import httpx
 from app.bench.arms import Arm, absolute
 from app.bench.errors import BenchError, ServerLost
 from app.settings import PREFIX
+from plugin.package_environment import package_environment
 
 APPLICATION = "app:main"
 _POLL_S = 0.2
 _STOP_S = 45.0
 _ENDING_S = 5.0
 _LOG_LINES = 12
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def package_environment() -> dict[str, str]:
-    """This process's environment, with our packages importable from any folder."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def free_port() -> int:

@@ -87,8 +87,3 @@ class Checkpoints:
     verifier: VerifierFacts
     draft: DraftFacts | None
     k: int | None
-
-    @property
-    def paths(self) -> list[str]:
-        """Where they lie, the verifier first."""
-        return [one.path for one in (self.verifier, self.draft) if one is not None]

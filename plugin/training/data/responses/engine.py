@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from plugin.package_environment import package_environment
 from plugin.quiet_logs import hide
 from plugin.training.data.pairs import DataError
 from plugin.verifier.cpu_cache import cpu_cache_bytes
@@ -55,9 +56,7 @@ class EngineAnswers:
             "starting vLLM with %s for %d responses; its log: %s", self.folder, len(prompts), self.log
         )
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        root = str(Path(__file__).parents[4])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        variables = {name: value for name, value in os.environ.items() if not _OF_TORCHRUN.match(name)}
+        variables = package_environment().items()
         with tempfile.TemporaryFile("w+", encoding="utf-8") as asked, self.log.open("wb") as log:
             order = {"engine": asdict(self) | {"log": str(self.log)}, "max_new_tokens": max_new_tokens}
             asked.writelines(json.dumps(line) + "\n" for line in (order, *prompts))
@@ -68,7 +67,7 @@ class EngineAnswers:
                 stdin=asked,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**variables, "PYTHONPATH": path},
+                env={name: value for name, value in variables if not _OF_TORCHRUN.match(name)},
                 start_new_session=True,
             )
         try:
