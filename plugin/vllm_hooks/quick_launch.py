@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from plugin.vllm_hooks.hook import HookError, replace
+from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
 MODULES = (
     "vllm.v1.worker.gpu.input_batch",
@@ -88,7 +89,7 @@ def quick_launches() -> None:
     def make(stock: Any) -> Any:
         def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
             stock(self, *args, **kwargs)
-            if getattr(self.model_state, "cross_kv_before_decoder", False):
+            if cross_kv_before_decoder(self):
                 put_quick_kernels()
 
         return load_model

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from plugin.vllm_hooks.hook import replace
+from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
 _BATCH = "_t5gemma2_batch"
 """Attribute of the runner's input buffers: what the batch whose bounds they hold was made from, and the batch."""
@@ -22,7 +23,7 @@ def parameters_of_new_requests_only() -> None:
 
     def make(stock: Any) -> Any:
         def add_requests(self: Any, scheduler_output: Any) -> None:
-            if scheduler_output.scheduled_new_reqs or not _ours(self):
+            if scheduler_output.scheduled_new_reqs or not cross_kv_before_decoder(self):
                 stock(self, scheduler_output)
 
         return add_requests
@@ -68,13 +69,9 @@ def tensors_of_an_unchanged_batch() -> None:
     replace(InputBatch, "make_dummy", parameters, making)
 
 
-def _ours(runner: Any) -> bool:
-    return getattr(runner.model_state, "cross_kv_before_decoder", False)
-
-
 def _key(runner: Any, state: Any, batch_desc: Any) -> tuple[Any, ...] | None:
     """What a batch's tensors follow from, if that is all; None for steps with prefills and for other models."""
-    if state.has_prefill or not _ours(runner):
+    if state.has_prefill or not cross_kv_before_decoder(runner):
         return None
     if runner.adaptive_verification is not None or runner.pcp_manager is not None:
         return None

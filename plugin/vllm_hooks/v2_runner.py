@@ -6,7 +6,7 @@ from typing import Any
 from plugin.vllm_hooks.hook import HookError, replace
 
 
-def _cross_kv_before_decoder(runner: Any) -> bool:
+def cross_kv_before_decoder(runner: Any) -> bool:
     """Whether the runner's model state writes the cross K/V before the decoder runs."""
     return getattr(runner.model_state, "cross_kv_before_decoder", False)
 
@@ -22,7 +22,7 @@ def compiled_decoder_beside_encoder_inputs() -> None:
 
     def make(stock: Any) -> Any:
         def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _cross_kv_before_decoder(self):
+            if not cross_kv_before_decoder(self):
                 return stock(self, *args, **kwargs)
             self.is_encoder_decoder = False
             try:
@@ -57,7 +57,7 @@ def encoder_passes_in_parts() -> None:
     def make(stock: Any) -> Any:
         def free_states(self: Any, scheduler_output: Any) -> None:
             stock(self, scheduler_output)
-            if _cross_kv_before_decoder(self):
+            if cross_kv_before_decoder(self):
                 self.model_state.encoder_states.advance(scheduler_output.ec_manager_metadata)
 
         return free_states
@@ -81,7 +81,7 @@ def first_token_as_decode() -> None:
             manager = self.cudagraph_manager
             if manager is not None:
                 manager.longest_query = None
-            if state is None or not state.has_prefill or not _cross_kv_before_decoder(self):
+            if state is None or not state.has_prefill or not cross_kv_before_decoder(self):
                 return state, uniform
             new_tokens = state.num_scheduled_tokens
             if state.num_draft_tokens_np is not None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from plugin.vllm_hooks.hook import replace
+from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
 _VERDICT = "_t5gemma2_greedy"
 """Attribute of the runner: the slots of the last batch, a tensor, and whether all of its requests are plain greedy."""
@@ -61,7 +62,7 @@ def _nothing_but_greedy(runner: Any, slots: Any) -> bool:
     from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 
     sampler = runner.sampler
-    if not getattr(runner.model_state, "cross_kv_before_decoder", False) or type(sampler) is not Sampler:
+    if not cross_kv_before_decoder(runner) or type(sampler) is not Sampler:
         return False
     if runner.batch_sharder is not None or sampler.trace_replay_state is not None:
         return False
