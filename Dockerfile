@@ -7,7 +7,10 @@ ENV PYTHONUNBUFFERED=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     VLLM_NO_USAGE_STATS=1 \
-    VLLM_WORKER_MULTIPROC_METHOD=spawn
+    VLLM_WORKER_MULTIPROC_METHOD=spawn \
+    TRITON_CACHE_DIR=/home/t5gemma2/.cache/triton \
+    TORCHINDUCTOR_CACHE_DIR=/home/t5gemma2/.cache/torchinductor \
+    CUDA_CACHE_PATH=/home/t5gemma2/.cache/nv
 # A C compiler: torch.compile and Triton build small host modules at start.
 # hadolint ignore=DL3008
 RUN apt-get update \

@@ -8,7 +8,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 ARGS ?=
 
-.PHONY: serve test test-slow gpu-test gpu-bench check install lock
+.PHONY: serve test test-slow soak gpu-test gpu-bench check next-vllm install lock
 
 serve: install
 	$(RUN) -m uvicorn app:main --host $(HOST) --port $(PORT) $(ARGS)
@@ -23,6 +23,10 @@ endif
 
 test-slow: install
 	$(RUN) -m pytest -m slow $(ARGS)
+
+# Ten thousand mixed requests on two cores, in a quarter of an hour; with ARGS=--overload more than can be served.
+soak: install
+	$(RUN) -m benchmarks.soak --out bench-results/soak.json $(ARGS)
 
 # Every test has an engine of its own, a small one: seven at once on one GPU, four minutes. What compiles begins first.
 gpu-test: install
@@ -45,6 +49,10 @@ check: install
 	$(RUN) -m vulture
 	$(RUN) -m mypy
 	$(VENV)/bin/hadolint Dockerfile
+
+# What another vLLM changes of what is used of it: its wheel is downloaded once and read. ARGS=0.34.0 or a wheel's file.
+next-vllm: install
+	$(RUN) -m benchmarks.next_vllm $(ARGS)
 
 # DEVICE=cpu or DEVICE=cuda overrules what nvidia-smi says.
 install:

@@ -48,13 +48,13 @@ def __getattr__(name: str) -> Any:
 
 def _build() -> FastAPI:
     """The ASGI application for this environment; what is wrong ends the process with one line."""
-    from app import uvicorn_command
+    from app.process import uvicorn_command
 
     uvicorn_command.refuse_workers()
     uvicorn_command.refuse_address()
     _count_in_memory()
-    from app.environment import load_settings, refuse_other_plugins, service_variables
-    from app.settings import SettingsError
+    from app.config.environment import load_settings, refuse_other_plugins, service_variables
+    from app.config.settings import SettingsError
     from plugin.drafts.checkpoint import CheckpointError, resolve
 
     try:

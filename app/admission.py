@@ -15,7 +15,7 @@ class Admission:
 
     def __init__(self, batch: int, queue: int) -> None:
         """`batch` sequences run at a time and `queue` more may wait."""
-        self.limit = batch + queue
+        self.batch, self.limit = batch, batch + queue
         self.in_flight = 0
         self._empty = asyncio.Event()
         self._empty.set()

@@ -1,7 +1,8 @@
-"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`, `bench`, `check` and `train`.
+"""The `t5gemma2` command: `t5gemma2 serve --draft ./my-draft --k 3 --port 8000`, `bench`, `check`, `top`,
+`train`.
 
-Every setting has a flag made from `app.settings`, so flag and variable can never disagree; keys have none, since other
-users of the machine can read a command line.
+Every setting has a flag made from `app.config.settings`, so flag and variable can never disagree; keys have none, since
+other users of the machine can read a command line.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from app.bench.command import add_commands
-from app.settings import Settings, variable
-from app.settings_reference import default_of, type_of
-from app.uvicorn_command import check_address
+from app.config.settings import Settings, variable
+from app.config.settings_reference import default_of, type_of
+from app.process.uvicorn_command import check_address
+from app.top.command import add_top
 from plugin.training.command import add_train
 
 _NO_FLAG = {"api_keys"}
@@ -46,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--log-level", default="info", choices=LOG_LEVELS, help="uvicorn's log level (default %(default)s)"
     )
+    serve.add_argument(
+        "--timeout-keep-alive",
+        type=int,
+        default=5,
+        metavar="SECONDS",
+        help="how long an idle connection is kept; longer than a proxy in front does (default %(default)s)",
+    )
     group = serve.add_argument_group("settings", "each also an environment variable; the flag wins")
     for field, info in Settings.model_fields.items():
         if field not in _NO_FLAG:
@@ -58,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
             )
     serve.set_defaults(run=_serve)
     add_commands(commands)
+    add_top(commands)
     add_train(commands)
     return parser
 
@@ -70,15 +80,23 @@ def _version() -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    from app.config.environment import FLAGS
+
     check_address(arguments.host, arguments.port)
     for field in Settings.model_fields:
         value = getattr(arguments, variable(field), None)
         if value is not None:
             os.environ[variable(field)] = value
+            FLAGS.add(variable(field))
     import uvicorn
 
     uvicorn.run(
-        "app:main", host=arguments.host, port=arguments.port, log_level=arguments.log_level, workers=1
+        "app:main",
+        host=arguments.host,
+        port=arguments.port,
+        log_level=arguments.log_level,
+        timeout_keep_alive=arguments.timeout_keep_alive,
+        workers=1,
     )
 
 

@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from app.config.settings import Settings
 from app.drafts.identity import Identity
 from app.drafts.ledger import StepRecorder
-from app.settings import Settings
 from plugin.drafts.checkpoint import Checkpoints
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
@@ -74,13 +74,16 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they are."""
+    """One prompt for the engine. `id` is unique in the process; `encoder_ids` are the encoder's input as they are;
+    `trace_headers` are the W3C headers of the span that the engine's own is a child of.
+    """
 
     id: str
     encoder_ids: Sequence[int]
     sampling: Sampling
     stream: bool
     session_id: str | None = None
+    trace_headers: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +243,13 @@ class Engine(Protocol):
 
     async def check_health(self) -> None:
         """Returns while the engine lives.
+
+        Raises:
+            EngineDead: its process is gone.
+        """
+
+    async def respond(self) -> None:
+        """Returns when the engine is between two steps, hence never while it hangs.
 
         Raises:
             EngineDead: its process is gone.

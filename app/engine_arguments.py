@@ -7,11 +7,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.config.settings import Settings, SettingsError, variable
 from app.engine import EnginePlan
 from plugin.drafts.checkpoint import Checkpoints
 
 BATCHED_TOKENS = 2048
 """Tokens of one engine step unless a full request or a full batch needs more."""
+
+
+def check_adaptive_verification(settings: Settings, checkpoints: Checkpoints, on_cpu: bool) -> None:
+    """Refuse it where it cannot work, before vLLM is imported.
+
+    Raises:
+        SettingsError: there is no draft, or no V2 runner with CUDA graphs.
+    """
+    if not settings.adaptive_verification:
+        return
+    why = None
+    if checkpoints.draft is None:
+        why = "needs a draft"
+    elif on_cpu:
+        why = "needs CUDA: vLLM's V1 runner, which serves on the CPU, has none"
+    elif settings.enforce_eager:
+        why = f"needs CUDA graphs, which {variable('enforce_eager')}=true switches off"
+    if why is not None:
+        raise SettingsError(f"{variable('adaptive_verification')}=true {why}")
 
 
 def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -> dict[str, Any]:
@@ -37,7 +57,7 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
             "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
             "manager_config": {
                 "cache_bytes": settings.encoder_cache_bytes,
-                "busy_step_tokens": settings.max_encoder_tokens_per_step or (32 if on_cpu else 512),
+                "busy_step_tokens": settings.max_encoder_tokens_per_step or (32 if on_cpu else 128),
             },
         },
         "seed": settings.seed,
@@ -45,6 +65,9 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
         "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
         "enable_prefix_caching": False,
         "enable_log_requests": False,
+        # Its bar fails the start where standard error takes nothing, as on a full disk; `Progress` tells the stage.
+        "use_tqdm_on_load": False,
+        "otlp_traces_endpoint": settings.otlp_traces_endpoint,
     }
     if checkpoints.draft is not None:
         arguments["speculative_config"] = {
@@ -54,6 +77,8 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
         }
         if settings.short_block:
             arguments["speculative_config"]["short_block"] = True
+        if settings.adaptive_verification:
+            arguments["speculative_config"]["enable_adaptive_verification"] = True
         # Any request may ask for its steps, and to keep them costs the scheduler two list entries a step.
         arguments["per_request_spec_decode_metrics"] = "detailed"
     return arguments

@@ -6,7 +6,7 @@ Whatever goes wrong between socket and engine ends here, so that a client sees o
 
 from __future__ import annotations
 
-import logging
+import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -15,10 +15,9 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from app.engine import EngineDead, EngineFailure, InvalidRequest
-
-log = logging.getLogger("app.errors")
 
 
 class ErrorInfo(BaseModel):
@@ -145,15 +144,43 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def chain(error: BaseException) -> str:
+    """The types of an exception and its causes, and the frames of each; no message, for it may quote a prompt."""
+    parts = []
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        where = ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+        parts.append(f"{type(cause).__name__} ({where})" if where else type(cause).__name__)
+        cause = cause.__cause__
+    return " <- ".join(parts)
+
+
 def envelope(error: ApiError) -> dict[str, Any]:
     """The JSON body of an error."""
     info = ErrorInfo(message=str(error), type=error.type, param=error.param, code=error.status)
     return {"error": info.model_dump()}
 
 
+def note(scope: Scope, error: ApiError) -> None:
+    """For the request's line in the log: which error, and the field at fault. Its message may quote the request."""
+    name = type(error).__name__ if type(error) is not ApiError else error.type
+    scope.setdefault("state", {}).setdefault("log", {}).update(error=name, param=error.param)
+
+
+class _ErrorReply(JSONResponse):
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(envelope(error), error.status, dict(error.headers))
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note(scope, self._error)
+        await super().__call__(scope, receive, send)
+
+
 def reply(error: ApiError) -> JSONResponse:
-    """The whole reply of an error: status, headers, envelope."""
-    return JSONResponse(envelope(error), error.status, dict(error.headers))
+    """The whole reply of an error: status, headers, envelope; sent, it is noted for the log."""
+    return _ErrorReply(error)
 
 
 def install(app: FastAPI) -> None:

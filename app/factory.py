@@ -23,21 +23,25 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from prometheus_fastapi_instrumentator.metrics import Info, default
 from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from app import errors
 from app.completions.request import CompletionRequest
 from app.completions.sse import LAST_WORDS_S
+from app.config.settings import Settings, SettingsError, variable
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
 from app.engine import Engine, EngineFactory, EnginePlan
+from app.engine_arguments import check_adaptive_verification
 from app.gateway import Gateway
 from app.logs import configure
-from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId
-from app.routes import completions, documentation, drafts, health, models, switches, tokenize
+from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId, RequestLog
+from app.process.cpu_process import cpu_build
+from app.process.open_files import allow_more
+from app.process.uvicorn_command import bound_shutdown
+from app.routes import completions, documentation, drafts, health, models, page, switches, tokenize
 from app.routes.switches import ActiveRequest, KRequest
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
-from app.settings import Settings
-from app.uvicorn_command import bound_shutdown
 from plugin.drafts.checkpoint import Checkpoints
 
 log = logging.getLogger("app")
@@ -87,8 +91,10 @@ def create_app(
     `app.state.gateway` is the server's state and `app.state.registry` what `/metrics` shows.
 
     Raises:
-        SettingsError: a length of the settings does not fit the checkpoints.
+        SettingsError: a length of the settings does not fit the checkpoints, adaptive verification cannot work,
+            routes are hidden by the root path, or traces are asked for and cannot be made.
     """
+    check_adaptive_verification(settings, checkpoints, cpu_build())
     gateway = Gateway(settings, Identity.of(checkpoints, settings), engine_factory)
     configure(settings.log_format)
     app = _Application(
@@ -103,10 +109,27 @@ def create_app(
     app.state.gateway = gateway
     for part in (completions, models, drafts, switches, health, tokenize, documentation):
         app.include_router(part.router)
+    if settings.page:
+        app.include_router(page.router)
+    _refuse_hidden_routes(app)
     errors.install(app)
     _wrap(app, settings)
+    if settings.otlp_traces_endpoint is not None:
+        _trace(app, settings.otlp_traces_endpoint)
     _observe(app, gateway)
     return app
+
+
+def _refuse_hidden_routes(app: FastAPI) -> None:
+    """Under the root path /v1 a request for /v1/models would be taken for one for /models, and be 404."""
+    prefix = app.root_path
+    if prefix and any(
+        f"{route.path}/".startswith(f"{prefix}/") for route in app.routes if isinstance(route, Route)
+    ):
+        raise SettingsError(
+            f"{variable('root_path')}={prefix}: paths of the API begin so, too; take another prefix,"
+            " or none where the proxy passes paths on as they are"
+        )
 
 
 def _wrap(app: FastAPI, settings: Settings) -> None:
@@ -114,7 +137,8 @@ def _wrap(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if settings.api_keys:
-        app.add_middleware(BearerKeys, keys=[key.get_secret_value() for key in settings.api_keys])
+        keys = [key.get_secret_value() for key in settings.api_keys]
+        app.add_middleware(BearerKeys, keys=keys, page=settings.page)
     app.add_middleware(Errors)
     if settings.cors_origins:
         app.add_middleware(
@@ -122,15 +146,30 @@ def _wrap(app: FastAPI, settings: Settings) -> None:
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
-            expose_headers=["X-Request-Id"],
+            expose_headers=["Retry-After", "X-Request-Id"],
         )
+    app.add_middleware(RequestLog)
     app.add_middleware(RequestId)
+
+
+def _trace(app: FastAPI, endpoint: str) -> None:
+    """Spans for a collector, around all but the metrics. Without one nothing of OpenTelemetry is imported here."""
+    try:
+        from app import tracing
+    except ImportError as error:
+        name = variable("otlp_traces_endpoint")
+        raise SettingsError(
+            f"{name} needs OpenTelemetry (pip install opentelemetry-sdk opentelemetry-exporter-otlp): {error}"
+        ) from None
+    app.state.spans = spans = tracing.provider(endpoint)
+    app.add_middleware(tracing.Traced, tracer=spans.get_tracer("t5gemma2"))
+    app.state.close_spans = lambda: tracing.close(spans)
 
 
 def _observe(app: FastAPI, gateway: Gateway) -> None:
     """Metrics of the draft and of HTTP; the outermost layer, so that refusals of the others count too."""
     own = CollectorRegistry()
-    ready, in_flight = lambda: gateway.phase == "ready", lambda: gateway.admission.in_flight
+    ready, in_flight = lambda: gateway.ready, lambda: gateway.admission.in_flight
     own.register(DraftCollector(lambda: (gateway.identity, gateway.drafting), ready, in_flight))
     Instrumentator(
         registry=own,
@@ -164,6 +203,7 @@ def _count_replies(registry: CollectorRegistry) -> Callable[[Info], None]:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     gateway: Gateway = app.state.gateway
+    allow_more()
     bound_shutdown(gateway.settings.shutdown_grace_s + CUT_OFF_S)
     gateway.on_end = lambda: signal.raise_signal(signal.SIGTERM)
     async with AsyncExitStack() as stack:
@@ -171,6 +211,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         gateway.start()
         yield
         await gateway.stop()
+    if (close := getattr(app.state, "close_spans", None)) is not None:
+        await asyncio.to_thread(close)
     if gateway.broken:
         logging.shutdown()
         # uvicorn has no exit code for a server that ended well after its engine did not.
@@ -180,13 +222,22 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def _listen(gateway: Gateway) -> Callable[[], None]:
     """Drains on the server's own ending signals, then lets the server handle them; returns the undoing.
 
-    uvicorn tells an application of its end only after the last request ended, which is too late to bound it.
+    uvicorn tells an application of its end only after the last request ended, which is too late to bound it. A terminal
+    that is closed ends the server as SIGTERM does, unless that was to be ignored (nohup): else it died at once, with
+    streams cut off in their middle.
     """
     loop = asyncio.get_running_loop()
     former: dict[int, Any] = {}
+    heard = 0
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
         loop.call_soon_threadsafe(gateway.drain)
+        # A second Ctrl-C ends the requests, then the engine in good order. uvicorn takes it for a wish to leave without
+        # that, by a traceback: a third is.
+        if number == signal.SIGINT and heard == 2:
+            return
         if callable(former[number]):
             former[number](number, frame)
 
@@ -198,6 +249,10 @@ def _listen(gateway: Gateway) -> Callable[[], None]:
         for number in (signal.SIGTERM, signal.SIGINT):
             if callable(signal.getsignal(number)):
                 former[number] = signal.signal(number, handle)
+        if signal.SIGTERM in former and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            former[signal.SIGHUP] = signal.signal(
+                signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM)
+            )
     except ValueError:  # not the main thread: a test or an embedding server, which has no signals to give
         pass
     return undo

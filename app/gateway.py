@@ -10,14 +10,16 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from app.address import ListeningAddress, invitation
 from app.admission import Admission
-from app.child_processes import end_children
+from app.config.effective import effective
+from app.config.settings import Settings, SettingsError
 from app.drafts.drafting import Drafting
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
@@ -25,12 +27,13 @@ from app.drafts.probe import Probe
 from app.engine import Engine, EngineDead, EngineFactory, EngineFacts, EnginePlan
 from app.errors import Dead, Loading, ShuttingDown, in_one_line
 from app.probing import probe
+from app.process.address import ListeningAddress, invitation
+from app.process.child_processes import end_children
 from app.progress import LoadingProgress
 from app.scope import Running
-from app.settings import Settings, SettingsError, variable
-from app.tokenizing import TokenizerPool
+from app.text.tokenizing import TokenizerPool
 from app.warm_up import PROMPT, WarmUpError, cannot_run, warm_up
-from app.watching import until_dead
+from app.watching import watch
 from plugin.drafts.checkpoint import CheckpointError
 
 log = logging.getLogger("app.gateway")
@@ -57,6 +60,8 @@ class Gateway:
         self.phase: Phase = "loading"
         self.progress = LoadingProgress()
         self.failure: str | None = None
+        self.responds = True
+        """Whether the engine answers; else requests wait in it, and no more should be sent."""
         self._started = False
         self._factory = factory
         self._engine: Engine | None = None
@@ -90,6 +95,11 @@ class Gateway:
         raise Dead(f"the engine is {self.phase}")
 
     @property
+    def ready(self) -> bool:
+        """Whether requests should be sent here."""
+        return self.phase == "ready" and self.responds
+
+    @property
     def ledger(self) -> Ledger:
         """What the loaded draft achieved."""
         return self.drafting.ledger
@@ -115,8 +125,7 @@ class Gateway:
                 "this application has been started before and has one engine in its life; create_app makes another"
             )
         self._started = True
-        values = self.settings.model_dump(mode="json", exclude_none=True)
-        log.info("settings: %s", " ".join(f"{variable(name)}={value}" for name, value in values.items()))
+        log.info("settings: %s", effective(self.settings))
         self._address.watch()
         self._begin_loading()
 
@@ -166,6 +175,7 @@ class Gateway:
             self._watching.cancel()
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
+            self.drafting.encoder.forget_held()
         if self.phase == "loading":
             self._begin_loading()
 
@@ -176,10 +186,12 @@ class Gateway:
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             engine = self._factory(EnginePlan(self.settings, self.identity, self.drafting, self.progress))
+            done = partial(self._built, engine)
         except BaseException as error:
-            loop.call_soon_threadsafe(self._failed, error)
-        else:
-            loop.call_soon_threadsafe(self._built, engine)
+            done = partial(self._failed, error)
+        # The server has ended when its loop is closed: `stop` took the engine's processes away while it was loading.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(done)
 
     def _built(self, engine: Engine) -> None:
         self._engine = engine
@@ -194,7 +206,7 @@ class Gateway:
         try:
             if self.settings.warm_up:
                 await warm_up(engine, self.identity, self.progress, self.drafting.lengths)
-            await self.drafting.attach(engine.set_draft_length, engine.facts.checkpoints, engine.facts.dtype)
+            await self.drafting.attach(engine.set_draft_length)
             if self.settings.probe:
                 self.progress("probe", "what the draft gives on a few prompts")
                 self.probe = await probe(engine, self.identity)
@@ -210,12 +222,15 @@ class Gateway:
         if self.phase != "loading":
             return
         self.phase, self._fallback = "ready", None
-        self._watching = self.in_background(until_dead(engine, self._died))
+        self.responds = True
+        watching = watch(engine, self.settings.hang_timeout_s, self._responds, self._died)
+        self._watching = self.in_background(watching)
+        self.in_background(self.drafting.read_baseline(engine.facts.checkpoints, engine.facts.dtype))
         url = self._address.url
         where = f" on {url}" if url else ""
         log.info("[%5.1f s] ready: serving %s%s", self.progress.seconds, self.identity.model_name, where)
         if url:
-            log.info(invitation(url, PROMPT, bool(self.settings.api_keys)))
+            log.info(invitation(url, PROMPT, bool(self.settings.api_keys), self.settings.page))
 
     def _failed(self, error: BaseException) -> None:
         if self.phase == "loading" and self._fallback is not None:
@@ -232,6 +247,11 @@ class Gateway:
         trace = None if isinstance(error, _WORDED) else error
         log.error("the engine did not start: %s", self.failure, exc_info=trace)
         self.on_end()
+
+    def _responds(self, does: bool) -> None:
+        if does and not self.responds:
+            log.info("the engine answers again")
+        self.responds = does
 
     def _died(self, why: str) -> None:
         if self.phase in ("ready", "draining"):
@@ -270,7 +290,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._engine is None and not self._loaded.is_set():
+        if self._engine is None:
             await end_children(self._loaded)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown)

@@ -1,4 +1,5 @@
-"""What every request passes before its route, each a plain ASGI wrapper: request id, errors, bearer key, body limit.
+"""What every request passes before its route, each a plain ASGI wrapper: request id, log line, errors, bearer key,
+body limit.
 
 Plain ASGI because Starlette's BaseHTTPMiddleware puts a queue between route and socket, which hides a client's leaving
 and costs a task switch for each event of a stream.
@@ -9,18 +10,24 @@ from __future__ import annotations
 import hmac
 import logging
 import re
-import traceback
+import time
 import uuid
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import ApiError, BodyTooLarge, Unauthorized, reply, to_api_error
+from app.errors import ApiError, BodyTooLarge, Unauthorized, chain, note, reply, to_api_error
+from app.logs import event
 
 log = logging.getLogger("app.http")
 
 REQUEST_ID = b"x-request-id"
+SPAN = "span"
+"""Key of `scope["state"]`: the request's `app.tracing.RequestSpan`, where requests are traced."""
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+POLLED_PATHS = OPEN_PATHS | {"/drafts", "/drafts/stats"}
+"""Which probes, scrapers, the live page and `t5gemma2 top` ask every few seconds."""
+_LONGEST_PATH = 256
 _ID = re.compile(rb"[!-~]{1,256}")
 
 
@@ -31,7 +38,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-def _path(scope: Scope) -> str:
+def route_path(scope: Scope) -> str:
     """The path as the routes see it: without the prefix that a proxy added, and without a closing slash."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
@@ -40,7 +47,7 @@ def _path(scope: Scope) -> str:
     return path.rstrip("/") or "/"
 
 
-class _Layer:
+class Layer:
     """Wraps an application: `http` answers a request, what is none (the lifespan) passes by."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -53,7 +60,7 @@ class _Layer:
         raise NotImplementedError
 
 
-class RequestId(_Layer):
+class RequestId(Layer):
     """Puts the client's X-Request-Id, or a fresh one, into `scope["state"]["request_id"]` and into the reply.
 
     The id is an echo for people and logs. It is never used to tell requests apart, since clients may repeat it.
@@ -73,7 +80,47 @@ class RequestId(_Layer):
         await self.app(scope, receive, tagged)
 
 
-class Errors(_Layer):
+class RequestLog(Layer):
+    """One line in the log for each request, once its reply has ended, however it did. What layers within know of it
+    they put into `scope["state"]["log"]`. What is asked again and again is left out unless it is refused, and the live
+    page's files are.
+    """
+
+    async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, state = time.monotonic(), scope["state"]
+        state["log"] = told = {"id": state["request_id"]}
+        status = 500  # which a cancellation leaves that comes from outside
+        sent = 0
+
+        async def watched(message: Message) -> None:
+            nonlocal sent
+            if message["type"] == "http.response.start":
+                sent = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+            status = sent
+        finally:
+            status = state.get("broken", status)
+            if not _quiet(route_path(scope), status):
+                client = scope.get("client")
+                head = {
+                    "id": told.pop("id"),
+                    "client": client and client[0],
+                    "method": scope["method"],
+                    "path": scope["path"][:_LONGEST_PATH],
+                    "status": status,
+                    "ms": round((time.monotonic() - began) * 1000, 1),
+                }
+                event(log, "request", {**head, **told})
+
+
+def _quiet(path: str, status: int) -> bool:
+    return status in (200, 304, 503) and (path in POLLED_PATHS or path.startswith("/page/"))
+
+
+class Errors(Layer):
     """Turns what no handler took into the 500 envelope, inside of CORS so that browsers may read it."""
 
     async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,16 +135,16 @@ class Errors(_Layer):
             await self.app(scope, receive, watched)
         except Exception as error:
             if not isinstance(error, ApiError):
-                # The frames without the message: an exception may quote a prompt.
-                frames = "".join(traceback.format_tb(error.__traceback__))
-                log.error("%s %s: %s\n%s", scope["method"], _path(scope), type(error).__name__, frames)
+                log.error("%s %s: %s", scope["method"], route_path(scope), chain(error))
+            answer = to_api_error(error)
             if started:
-                scope["state"]["broken"] = to_api_error(error).status
+                scope["state"]["broken"] = answer.status
+                note(scope, answer)
                 raise
-            await reply(to_api_error(error))(scope, receive, send)
+            await reply(answer)(scope, receive, send)
 
 
-class HeadAsGet(_Layer):
+class HeadAsGet(Layer):
     """Answers HEAD as GET without the body, which FastAPI, unlike Starlette, does not do by itself."""
 
     async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,18 +158,24 @@ class HeadAsGet(_Layer):
         await self.app({**scope, "method": "GET"}, receive, bodiless)
 
 
-class BearerKeys(_Layer):
-    """Asks for one of the keys on every path but the probes and the metrics."""
+class BearerKeys(Layer):
+    """Asks for one of the keys on every path but the probes, the metrics and, with `page`, the live page's files."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], page: bool = False) -> None:
         super().__init__(app)
         self._keys = [key.encode() for key in keys]
+        self._page = page
 
     async def http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _path(scope) in OPEN_PATHS or self._known(scope):
+        if self._open(route_path(scope)) or self._known(scope):
             await self.app(scope, receive, send)
             return
         await reply(Unauthorized("a valid key is needed: Authorization: Bearer KEY"))(scope, receive, send)
+
+    def _open(self, path: str) -> bool:
+        return path in OPEN_PATHS or (
+            self._page and (path in ("/", "/favicon.ico") or path.startswith("/page/"))
+        )
 
     def _known(self, scope: Scope) -> bool:
         scheme, _, token = (_header(scope, b"authorization") or b"").partition(b" ")
@@ -132,7 +185,7 @@ class BearerKeys(_Layer):
         return sum(hmac.compare_digest(token.strip(), key) for key in self._keys) > 0
 
 
-class BodyLimit(_Layer):
+class BodyLimit(Layer):
     """413 for a body above the limit, from its announced length or, when chunked, as it arrives."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:

@@ -17,7 +17,6 @@ from dataclasses import fields
 from typing import Any
 
 from app.config_check import check_config, check_generation_config
-from app.cpu_process import cpu_build, openmp, placement
 from app.engine import (
     EngineDead,
     EngineFacts,
@@ -33,10 +32,11 @@ from app.engine import (
     TokenLogprob,
 )
 from app.engine_arguments import engine_arguments
-from app.hf_tokenizer import ThreadSafeTokenizer
+from app.process.cpu_process import cpu_build, openmp, placement
+from app.text.hf_tokenizer import ThreadSafeTokenizer
 from plugin.drafts.checkpoint import Checkpoints, fetch
 from plugin.engine_process import METHOD, import_ahead
-from plugin.quiet_logs import hide
+from plugin.quiet_logs import hide, hide_leaks_at_exit
 from plugin.verifier.cpu_cache import cpu_cache_bytes
 
 log = logging.getLogger("app.engine")
@@ -57,6 +57,7 @@ def start(plan: EnginePlan) -> VllmEngine:
     plan.progress("download", f"weights of {names} (nothing to do for local folders)")
     checkpoints = fetch(plan.identity.checkpoints)
     hide()
+    hide_leaks_at_exit()
     plan.progress("import", "importing vLLM, up to two minutes from a cold disk")
     check_config(checkpoints.verifier)
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -77,9 +78,7 @@ def start(plan: EnginePlan) -> VllmEngine:
     model, device = config.model_config, current_platform.device_type
     plan.progress("load", f"weights and K/V cache, {model.dtype} on {device}")
     if not model.enforce_eager:
-        plan.progress(
-            "compile", "kernels and graphs, after the weights; about a minute, see vLLM's own lines"
-        )
+        plan.progress("compile", "kernels, graphs, after the weights; about a minute, see vLLM's own lines")
     llm = AsyncLLM.from_vllm_config(
         config, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=count_into(plan.ledger)
     )
@@ -132,8 +131,14 @@ class VllmEngine:
             manager.stat_loggers = loggers
 
     async def set_draft_length(self, k: int) -> None:
+        await self._call("set_draft_length", k)
+
+    async def respond(self) -> None:
+        await self._call("get_supported_tasks")
+
+    async def _call(self, method: str, *arguments: Any) -> None:
         try:
-            await self._llm.engine_core.call_utility_all_async("set_draft_length", k)
+            await self._llm.engine_core.call_utility_all_async(method, *arguments)
         except self._dead as error:
             raise EngineDead("the engine process ended") from error
 
@@ -191,6 +196,7 @@ class VllmEngine:
                 self._params(request.sampling, request.stream),
                 request.id,
                 session_id=request.session_id,
+                trace_headers=request.trace_headers,
             )
             async with aclosing(outputs):
                 async for output in outputs:
@@ -218,7 +224,7 @@ class VllmEngine:
             values["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
         if sampling.repetition_detection:
             values["repetition_detection"] = RepetitionDetectionParams(**sampling.repetition_detection)
-        # vLLM makes them of its own `bad_words`, which stay empty: see `app.bad_words`.
+        # vLLM makes them of its own `bad_words`, which stay empty: see `app.text.bad_words`.
         banned = values.pop("bad_words")
         params = SamplingParams.from_optional(**values, output_kind=self._kinds[stream], skip_clone=True)
         params._bad_words_token_ids = banned or None

@@ -16,11 +16,11 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException
 
+from app.config.settings import Settings
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.drafts.stat_logger import served_ledger
 from app.routes import drafts
-from app.settings import Settings
 from plugin.drafts.checkpoint import CheckpointError, resolve
 
 log = logging.getLogger("app.drafts")
@@ -38,6 +38,8 @@ class Served:
     history: Mapping[str, Any] = field(default_factory=dict)
     facts: None = None
     """The identity's dtype is the running engine's already; nothing overrules it."""
+    admission: None = None
+    """Who runs and who waits is the engine's own affair."""
     probe: None = None
     """Prompts of our own belong to the gateway."""
 

@@ -33,8 +33,8 @@ import numpy as np
 from app.bench.arms import absolute
 from app.bench.client import Sampling, Target, http_client
 from app.bench.errors import BenchError
-from app.bench.servers import started
-from app.settings import PREFIX
+from app.bench.servers import run_to_end, started
+from app.config.settings import PREFIX
 from benchmarks.results import record, typed
 from plugin.drafts.checkpoint import DEMO, Checkpoints, resolve
 from plugin.package_environment import package_environment
@@ -238,7 +238,7 @@ def main() -> None:
     turns = GPU_TURNS if arguments.gpu else TURNS
     folder = Path(tempfile.mkdtemp(prefix="gateway-cost-"))
     try:
-        asyncio.run(measure(both, arguments.runs, folder, arguments.start_timeout, turns))
+        run_to_end(measure(both, arguments.runs, folder, arguments.start_timeout, turns))
     except (BenchError, httpx.HTTPError) as error:
         for log in (server.log(folder) for server in both):
             if log.exists():

@@ -17,11 +17,12 @@ import torch
 
 from benchmarks.attention.timing import copy_bandwidth, graph_us
 from benchmarks.attention.workloads import Workload
+from plugin.attention import triton_kernel
 from plugin.attention.norm_rope import norm_rope_write
 from plugin.attention.triton_kernel import merged_attention
 from plugin.projection import few_tokens, triton_linear
 from plugin.projection.triton_linear import Cut
-from plugin.verifier.triton_residual_norm import norm_add_norm
+from plugin.projection.triton_residual_norm import norm_add_norm
 
 LAYERS, HEADS, DIM, WINDOW, EPS = 26, 4, 256, 512, 1e-6
 SHAPES = {"qkv": (1536, 1152), "o": (1152, 1024), "gate_up": (2 * 6912, 1152), "down": (1152, 6912)}
@@ -33,17 +34,21 @@ CUTS = ((16, 128, 2, 5), (16, 256, 4, 4), (16, 64, 4, 6), (32, 128, 4, 3), (32, 
 
 @dataclass
 class Decoder:
-    """The layers, and a step's inputs: `query_len` tokens of each request at the end of 128, behind 64 encoder keys."""
+    """The layers, and a step's inputs: `query_len` tokens of each request at the end of 128, behind 64 encoder keys.
+
+    The attention is launched for `captured_len` keys of either kind, as in a graph that serves requests so long.
+    """
 
     requests: int
     query_len: int
+    captured_len: int = 1024
     weights: list[list[torch.Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
         def random(*shape: int) -> torch.Tensor:
             return 0.03 * torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
 
-        work = Workload("", self.requests, self.query_len, 64, 128, WINDOW, captured_len=1024)
+        work = Workload("", self.requests, self.query_len, 64, 128, WINDOW, captured_len=self.captured_len)
         self.batches = (work.copies() * LAYERS)[
             :LAYERS
         ]  # pages of many requests outgrow the L2 cache by themselves
@@ -84,6 +89,7 @@ class Decoder:
         choose = triton_linear.choose_cut
         with (
             mock.patch.object(few_tokens, "MAX_TOKENS", max_tokens),
+            mock.patch.object(few_tokens, "MAX_GATED_TOKENS", min(max_tokens, few_tokens.MAX_GATED_TOKENS)),
             mock.patch.object(triton_linear, "choose_cut", chosen),
         ):
             return graph_us([self.step], replays=7) / LAYERS
@@ -119,6 +125,16 @@ def main() -> None:
                 )
                 for us, cut in trials[:3]:
                     print(f"    {name:8} {us:6.2f} {cut}", flush=True)
+    for query_len in (1, 8):
+        decoder = Decoder(1, query_len, captured_len=8192)
+        ours = decoder.us(query_len)
+        with mock.patch.object(triton_kernel, "join_overlaps", return_value=True):
+            beside = decoder.us(query_len)
+        title = f" 1 x {query_len} tokens, captured for 8192"
+        print(
+            f"{title}: cuBLAS {decoder.us(0):6.2f}, ours {ours:6.2f}, ours beside a join {beside:6.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

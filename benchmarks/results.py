@@ -51,15 +51,18 @@ def record(
     results["runs"] = {name: run for name, run in results["runs"].items() if run["figures"]} | {
         command: {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
-            "hardware": hardware(),
-            "versions": versions(),
+            **measured_with(),
             "figures": sorted(figures),
             "details": dict(details or {}),
         }
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def measured_with() -> dict[str, Any]:
+    """Commit, hardware and versions that a figure of this process is measured with."""
+    return {"commit": commit(), "hardware": hardware(), "versions": versions()}
 
 
 def typed(module: str) -> str:

@@ -18,7 +18,6 @@ tolerance. 1: by more, or they could not be compared.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from app.bench.command import positive
 from app.bench.counters import acceptance_between, settled
 from app.bench.errors import BenchError, ServerLost
 from app.bench.prompts import PROBLEMS, load, named_templates
-from app.bench.servers import serving
+from app.bench.servers import run_to_end, serving
 from benchmarks.comparison import AGREES, DIFFERS, Comparison, Request, Walk
 from plugin.drafts.checkpoint import DEMO, CheckpointError, fetch
 
@@ -117,7 +116,7 @@ def compare(arguments: argparse.Namespace) -> Comparison:
             ):
                 return await served(client, prompts, arguments.max_tokens)
 
-    requests, drafts, accepted = asyncio.run(run())
+    requests, drafts, accepted = run_to_end(run())
     try:
         local = fetch(found)
     except CheckpointError as error:

@@ -40,6 +40,7 @@ class Throughput:
     """One measured configuration. Tokens are decoder tokens; times are medians, seconds; rates in FLOP/s."""
 
     tokens_per_second: float
+    samples_per_second: float
     step_seconds: float
     extraction_seconds: float
     step_flop: int
@@ -55,6 +56,7 @@ class Throughput:
         """The numbers by the names of the results file."""
         return {
             f"training_{family}_tokens_per_second": self.tokens_per_second,
+            f"training_{family}_samples_per_second": self.samples_per_second,
             f"training_{family}_flop_utilisation": self.utilisation,
             f"training_{family}_extraction_share": self.extraction_seconds / self.step_seconds,
         }
@@ -102,6 +104,7 @@ def measure(
     step_seconds, extraction_seconds = timed(step, steps, device), timed(extract, steps, device)
     return Throughput(
         tokens_per_second=sum(1 + len(sample.response) for sample in flat) / step_seconds,
+        samples_per_second=len(flat) / step_seconds,
         step_seconds=step_seconds,
         extraction_seconds=extraction_seconds,
         step_flop=step_flop,

@@ -20,6 +20,7 @@ class EncoderCounts:
         misses: requests for whose prompt the encoder ran.
         tokens_saved, tokens_encoded: the prompt tokens of the hits, of the misses.
         bytes_held: of the states that the worker keeps, now.
+        requests: that were admitted with their states and have not ended, now.
     """
 
     hits: int = 0
@@ -27,6 +28,7 @@ class EncoderCounts:
     tokens_saved: int = 0
     tokens_encoded: int = 0
     bytes_held: int = 0
+    requests: int = 0
 
 
 def encoder_counts(scheduler_stats: Any) -> EncoderCounts | None:

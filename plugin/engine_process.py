@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
@@ -67,9 +68,28 @@ def import_ahead() -> None:
     _libraries = _preloaded()
 
 
+def end_imports() -> None:
+    """End the fork server, which nothing will be forked out of any more: while it imports it hears of no end, and would
+    outlive its starter by as long as that takes.
+    """
+    pid: int | None = ensure_running.__self__._forkserver_pid  # type: ignore[attr-defined]
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def context() -> ForkServerContext | None:
     """Of the fork server; None where none was started, or where a program of its own must load other libraries."""
     return EngineContext() if _libraries == _preloaded() else None
+
+
+def leave_group() -> None:
+    """What a terminal or a supervisor tells all processes of a group (Ctrl-C, a terminal that closes) does not reach
+    this one any more: the front end lets the running requests end and its engine after them, whereas vLLM's engine
+    core would end at once, with all its requests. Unnecessary once vLLM leaves that to its front end.
+    """
+    with suppress(PermissionError):  # of a session of its own it is the first, and alone
+        os.setpgid(0, 0)
 
 
 def end_with_parent() -> None:
@@ -82,6 +102,7 @@ def end_with_parent() -> None:
     if parent is None or _watched:
         return
     _watched = True
+    leave_group()
     threading.Thread(target=_watch, args=(parent.sentinel,), name="end-with-parent", daemon=True).start()
 
 

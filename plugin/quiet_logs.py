@@ -68,8 +68,8 @@ def hide() -> None:
 
 
 def hide_leaks_at_exit() -> None:
-    """For an engine's own process: nanobind counts Triton's functions as leaked when the interpreter ends, in C, past
-    all loggers, so that standard error is closed before it does.
+    """nanobind counts Triton's functions as leaked when the interpreter ends, in C, past all loggers, so that standard
+    error is closed before it does.
     """
     if os.environ.get("VLLM_LOGGING_LEVEL", "").upper() != "DEBUG":
         atexit.register(_close_standard_error)

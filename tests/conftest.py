@@ -35,6 +35,12 @@ LONGEST = (
 SHARES_A_SERVER = "tests/engine/gateway/"
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Coroutine tests run on asyncio, as the server does, whatever else is installed."""
+    return "asyncio"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share an engine and stay in one worker; those of one folder share a server and do, too.

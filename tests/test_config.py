@@ -16,11 +16,11 @@ import yaml
 from dotenv import dotenv_values
 from prometheus_client import CollectorRegistry, generate_latest
 
+from app.config.environment import load_settings
+from app.config.settings import PREFIX, Settings, variable
 from app.drafts.drafting import Drafting
 from app.drafts.gauges import DraftCollector
 from app.drafts.identity import Identity
-from app.environment import load_settings
-from app.settings import PREFIX, Settings, variable
 from plugin.drafts.checkpoint import resolve
 from plugin.drafts.steps import StepStats
 from tests.app.conftest import complete, served
@@ -62,8 +62,8 @@ def test_every_file_parses(path: Path) -> None:
         assert tomllib.loads(text)
     elif path.suffix == ".py":
         compile(text, str(path), "exec")
-    else:
-        assert path.suffix == ".env"
+    else:  # their own programs read these, in tests/config
+        assert path.suffix in {".env", ".conf", ".cfg", ".service"}
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -153,61 +153,16 @@ def test_every_metric_exists(name: str, own_series: set[str]) -> None:
     assert engine and engine <= known, engine - known
 
 
-def test_dashboard() -> None:
-    panels = json.loads((CONFIG / "grafana/dashboard.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels) > 8
-    uid = load("grafana/provisioning/datasources/prometheus.yml")["datasources"][0]["uid"]
-    for panel in panels:
-        assert panel["datasource"]["uid"] == uid
-        assert panel["targets"] and panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
-
-
-def test_compose() -> None:
-    """Mounted and built paths exist; Prometheus scrapes the service by its name and port."""
-    services = load("compose.yaml")["services"]
-    targets = re.findall(r"^FROM .* AS (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert {"cpu", "cuda"} <= set(targets)
-    assert (CONFIG / services["gateway"]["build"]["context"]).resolve() == ROOT
-    for service in services.values():
-        for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
-            assert not source.startswith(".") or (CONFIG / source).exists(), source
-    [scrape] = load("prometheus/prometheus.yml")["scrape_configs"]
-    assert scrape["static_configs"][0]["targets"] == ["gateway:8000"]
-    assert services["gateway"]["ports"] == ["127.0.0.1:8000:8000"]
-    for rules in load("prometheus/prometheus.yml")["rule_files"]:
-        assert (CONFIG / "prometheus" / rules).is_file()
-    grace = float(services["gateway"]["stop_grace_period"].removesuffix("s"))
-    assert grace > Settings.model_fields["shutdown_grace_s"].default
-
-
-def test_kubernetes_probes() -> None:
-    """Loading is healthy but not ready, so only the startup and readiness probes ask /ready."""
-    deployment, service = load("kubernetes/gateway.yaml")
-    pod = deployment["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    assert (
-        pod["enableServiceLinks"] is False
-    )  # a service named t5gemma-x would be told as T5GEMMA_X_... (N13)
-    asked = {
-        kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")
-    }
-    assert asked == {"startup": "/ready", "readiness": "/ready", "liveness": "/health"}
-    assert container["ports"][0]["name"] == service["spec"]["ports"][0]["targetPort"]
-    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
-    assert all(isinstance(entry.get("value", ""), str) for entry in container["env"])
-    grace = next(float(e["value"]) for e in container["env"] if e["name"] == "T5GEMMA_SHUTDOWN_GRACE_S")
-    assert pod["terminationGracePeriodSeconds"] > grace
-
-
-def test_ray_serve() -> None:
+@pytest.mark.parametrize("file", ["ray/serve.yaml", "ray/demo.yaml"])
+def test_ray_serve(file: str) -> None:
     """The import path is the example file, and the deployment's name agrees."""
-    [application] = load("ray/serve.yaml")["applications"]
+    [application] = load(file)["applications"]
     place, attribute = application["import_path"].split(":")
     source = (ROOT / Path(*place.split("."))).with_suffix(".py").read_text()
     assert f"\n{attribute} = " in source
     assert f'name="{application["deployments"][0]["name"]}"' in source
-    assert all(isinstance(value, str) for value in application["runtime_env"]["env_vars"].values())
+    variables = application.get("runtime_env", {}).get("env_vars", {})
+    assert all(isinstance(value, str) for value in variables.values())
 
 
 @pytest.mark.skipif(

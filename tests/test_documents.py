@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import _parser
+from app.config.settings import PREFIX, Settings, variable
 from app.drafts.ledger import Counts
-from app.settings import PREFIX, Settings, variable
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md")]

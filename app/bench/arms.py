@@ -88,6 +88,7 @@ def own_arms(names: str, drafts: Mapping[str, str], verifier: str | None) -> lis
     arms = []
     for text in texts:
         settings = {"MODEL": model, "DRAFT": "none", "VERIFIER": "", "K": "", "SHORT_BLOCK": ""}
+        settings["ADAPTIVE_VERIFICATION"] = ""  # refused without a draft
         if text != VERIFIER:
             k, short = split_name(text)[1], text.endswith(SHORT)
             if short and k is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,8 +17,8 @@ from app.bench.load import Load
 from app.bench.prompts import PromptSet
 from app.bench.reply import Reply, causes
 from app.bench.servers import environment
+from app.config.settings import PREFIX
 from app.drafts.machine import versions
-from app.settings import PREFIX
 
 Tokenize = Callable[[str], Awaitable[int | None]]
 _SHOWN_ERRORS = 3
@@ -78,7 +79,8 @@ async def numbers(
     `estimate` is what the server itself says of its draft's worth. `token_source` says where token counts come from:
     `usage` of the answers, else `token_ids`, else `retokenised` text, which may differ from what was generated; null
     when they are not known. `partial` means that not every prompt was sent, or that the server was lost before its
-    counters were read. `failures` counts by cause, and `requests` has a row for every request.
+    counters were read. `failures` counts by cause, `finish_reasons` what ended the completed ones, and `requests` has a
+    row for every request.
     """
     replies = [reply for reply in load.replies if reply is not None]
     good = [reply for reply in replies if reply.cause is None]
@@ -101,6 +103,9 @@ async def numbers(
         "completed": len(good),
         "failed": len(replies) - len(good),
         "failures": causes(replies),
+        "finish_reasons": dict(
+            Counter(reply.finish_reason for reply in good if reply.finish_reason).most_common()
+        ),
         "errors": sorted({reply.error for reply in replies if reply.error is not None})[:_SHOWN_ERRORS],
         "prompt_tokens": sum(reply.prompt_tokens or 0 for reply in good),
         "output_tokens": total,
@@ -128,6 +133,7 @@ def _requests(load: Load, tokens: Iterator[int]) -> list[dict[str, Any]]:
         {
             "prompt": number,
             "failure": reply.cause,
+            "finish_reason": reply.finish_reason,
             "error": reply.error,
             "sent_s": reply.timing.sent - (load.began or 0.0),
             "over_s": (reply.timing.over or 0.0) - (load.began or 0.0),

@@ -11,6 +11,7 @@ import httpx
 
 from app.bench.arithmetic import ChunkTimes
 from app.bench.errors import BenchError, ServerLost
+from app.bench.json_schema import response_format
 from app.bench.reply import CONNECTION, NOT_UNDERSTOOD, TIMED_OUT, Reply, message
 from app.bench.sse import DONE, EventParser
 
@@ -23,11 +24,14 @@ _LOST_AFTER, _LOST_POLL_S = 3, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What every request asks for; always greedy, since outputs of two arms must be comparable."""
+    """What every request asks for; always greedy, since outputs of two arms must be comparable. `json_schema` is what
+    answers are held to, as JSON.
+    """
 
     max_tokens: int = 128
     seed: int = 0
     ignore_eos: bool = False
+    json_schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Target:
             body["return_token_ids"] = True
         if sampling.ignore_eos:
             body["ignore_eos"] = True
+        if sampling.json_schema is not None:
+            body["response_format"] = response_format(sampling.json_schema)
         return body
 
     async def complete(self, prompt: str | list[int], sampling: Sampling) -> Reply:

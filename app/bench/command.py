@@ -58,6 +58,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     text = "requests at once (default 1,4)"
     add("--concurrency", type=positives, default=(1, 4), metavar="LIST", help=text)
     add("--ignore-eos", action="store_true", help="go on to --max-tokens in every request")
+    text = "hold every answer to this JSON Schema: the load of structured output, as with `response_format`"
+    add("--json-schema", type=Path, metavar="FILE", help=text)
     text = (
         "as the published drafts were measured: their six sets, wordings and sizes, each draft at K = 3 and 7, a server"
         " a concurrency (docs/benchmark.md)"

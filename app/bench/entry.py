@@ -9,9 +9,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -22,19 +21,19 @@ from app.bench.check import DOES_NOT_FIT, Verdict, checkpoints_of, judge, trial_
 from app.bench.client import Sampling
 from app.bench.errors import BenchError
 from app.bench.grid import Grid, Plan
+from app.bench.json_schema import read_schema
 from app.bench.progress import ProgressBar
 from app.bench.prompts import PROBLEMS, SETS, load, named_templates, published
-from app.bench.publication import PUBLISHED_KS, cutter, draft_of, into, published_settings
-from app.bench.report import csv_table, html, text
-from app.bench.report.markdown import markdown
+from app.bench.publication import PUBLISHED_KS, cutter, draft_of, into, published_settings, write_report
+from app.bench.report import text
 from app.bench.report.plots import draw
 from app.bench.report.table import table
+from app.bench.servers import run_to_end
 from app.bench.store import Store
+from app.config.settings import variable
 from app.drafts.baseline import folder_of
-from app.settings import variable
 from plugin.drafts.families import FAMILIES
 
-Result = TypeVar("Result")
 _TABLE_WIDTH = 160
 
 
@@ -63,7 +62,7 @@ def bench(arguments: argparse.Namespace) -> int:
     with ProgressBar(plan.requests) as progress:
         grid = Grid(plan, store, progress, tokenize, baselines=_baselines(arguments.store_baseline))
         try:
-            _run(grid.measure(arguments.fresh))
+            run_to_end(grid.measure(arguments.fresh))
         finally:
             # Of an interrupted run, and of one whose server was lost, there is a report, too.
             if grid.records:
@@ -95,10 +94,7 @@ def _arms(arguments: argparse.Namespace) -> list[Arm]:
 def _show_report(grid: Grid, arguments: argparse.Namespace) -> None:
     report, store = grid.report(), grid.store
     drawn = [] if arguments.no_plots else draw(report, store.folder)
-    shown = markdown(report, drawn)
-    written = store.write("report.md", shown)
-    store.write("report.html", html.page(shown, store.folder))
-    store.write("comparison.csv", csv_table.comparison(report["rows"]))
+    written = write_report(report, store.folder, drawn)
     if arguments.into is not None:
         no_plots = arguments.no_plots
         into(arguments.into, report, grid.records, lambda part, place: [] if no_plots else draw(part, place))
@@ -123,7 +119,7 @@ def check(arguments: argparse.Namespace) -> int:
     arms = own_arms(",".join(names), {"draft": checkpoint}, verifier)
     plan = _plan(arguments, arms, VERIFIER, (1,))
     with tempfile.TemporaryDirectory() as scratch, ProgressBar(plan.requests) as progress:
-        verdict = _run(judge(plan, checkpoints, Store(arguments.out or Path(scratch)), progress))
+        verdict = run_to_end(judge(plan, checkpoints, Store(arguments.out or Path(scratch)), progress))
     _show(verdict)
     return verdict.exit_code
 
@@ -153,7 +149,7 @@ def _show(verdict: Verdict) -> None:
 def _plan(
     arguments: argparse.Namespace, arms: Sequence[Arm], base: str | None, concurrency: tuple[int, ...]
 ) -> Plan:
-    as_published = getattr(arguments, "published", False)
+    as_published, sampling = getattr(arguments, "published", False), _sampling(arguments)
     if as_published and arguments.template:
         raise BenchError("--template: the wordings of --published are those of the published drafts")
     if as_published:
@@ -172,13 +168,23 @@ def _plan(
         sets=tuple(sets),
         concurrency=concurrency,
         warmup=arguments.warmup,
-        sampling=Sampling(arguments.max_tokens, arguments.seed, getattr(arguments, "ignore_eos", False)),
+        sampling=sampling,
         base=base,
         command=arguments.command,
         start_timeout_s=arguments.start_timeout,
         request_timeout_s=arguments.timeout,
         max_failed=getattr(arguments, "max_failed", 0.0),
     )
+
+
+def _sampling(arguments: argparse.Namespace) -> Sampling:
+    ignore_eos, path = getattr(arguments, "ignore_eos", False), getattr(arguments, "json_schema", None)
+    if path is not None and ignore_eos:
+        raise BenchError("--ignore-eos: with --json-schema an answer ends where its schema does")
+    if path is not None and arguments.published:
+        raise BenchError("--json-schema: the published drafts were measured on free text")
+    schema = None if path is None else read_schema(path)
+    return Sampling(arguments.max_tokens, arguments.seed, ignore_eos, schema)
 
 
 def _base(asked: str | None, arms: Sequence[Arm]) -> str | None:
@@ -206,15 +212,3 @@ def _tokenizer(folder: Path) -> Tokenize:
         return len(tokenizer.encode(words, add_special_tokens=False).ids)
 
     return count
-
-
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """asyncio.run, with SIGTERM as gentle as Ctrl-C: servers are stopped and what was measured is kept."""
-
-    async def main() -> Result:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await work
-
-    return asyncio.run(main())

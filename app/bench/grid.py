@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -71,11 +72,13 @@ class Plan:
     @property
     def protocol(self) -> dict[str, Any]:
         """What every request has in common, JSON-ready."""
+        schema = self.sampling.json_schema
         return {
             "max_tokens": self.sampling.max_tokens,
             "seed": self.sampling.seed,
             "temperature": 0,
             "ignore_eos": self.sampling.ignore_eos,
+            "json_schema_sha256": None if schema is None else hashlib.sha256(schema.encode()).hexdigest(),
             "warmup": self.warmup,
             "concurrency": list(self.concurrency),
             "request_timeout_s": self.request_timeout_s,

@@ -15,7 +15,7 @@ from app.bench.prompts import Cut
 from app.bench.report import csv_table, html
 from app.bench.report.markdown import markdown, throughput
 from app.bench.store import write_whole
-from app.settings import PREFIX
+from app.config.settings import PREFIX
 from plugin.drafts.checkpoint import CheckpointError, resolve
 
 KS: Final = (3, 7)
@@ -95,6 +95,14 @@ def _tokenizer(folder: Path) -> Any:
         raise BenchError(f"{path}: {error}") from None
 
 
+def write_report(report: Mapping[str, Any], folder: Path, drawn: list[str]) -> Path:
+    """report.md, report.html and comparison.csv, with the plots that were drawn; the first's path."""
+    shown = markdown(report, drawn)
+    write_whole(folder / "report.html", html.page(shown, folder))
+    write_whole(folder / "comparison.csv", csv_table.comparison(report["rows"]))
+    return write_whole(folder / "report.md", shown)
+
+
 def into(
     folder: Path,
     report: Mapping[str, Any],
@@ -115,11 +123,8 @@ def into(
         part = {**report, "rows": rows, "protocol": {**report["protocol"], "concurrency": [at_once]}}
         place = folder / "benchmarks" / f"bs{at_once}"
         (place / "requests").mkdir(parents=True, exist_ok=True)
-        shown = markdown(part, draw(part, place))
-        write_whole(place / "report.md", shown)
-        write_whole(place / "report.html", html.page(shown, place))
+        write_report(part, place, draw(part, place))
         write_whole(place / "report.json", json.dumps(part, indent=2, ensure_ascii=False) + "\n")
-        write_whole(place / "comparison.csv", csv_table.comparison(rows))
         for slug, record in records.items():
             if record["concurrency"] == at_once:
                 write_whole(place / "requests" / f"{slug}.csv", csv_table.requests(record["requests"]))

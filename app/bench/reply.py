@@ -32,6 +32,7 @@ class Reply:
     prompt_tokens: int | None = None
     cause: str | None = None
     error: str | None = None
+    finish_reason: str | None = None
 
     def fail(self, cause: str, error: str | None = None) -> None:
         """Keeps the first failure."""
@@ -59,7 +60,7 @@ class Reply:
             if text or ids:
                 self.timing.chunks.append(now)
             if choice.get("finish_reason") is not None:
-                self.timing.finished = now
+                self.timing.finished, self.finish_reason = now, str(choice["finish_reason"])
             # A chunk with text but no ids means that the server gives none; an empty last chunk does not.
             if ids is None and text:
                 self.token_ids = None

@@ -8,22 +8,36 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 
 from app.bench.arms import Arm, absolute
 from app.bench.errors import BenchError, ServerLost
-from app.settings import PREFIX
+from app.config.settings import PREFIX
 from plugin.package_environment import package_environment
 
 APPLICATION = "app:main"
+Result = TypeVar("Result")
 _POLL_S = 0.2
 _STOP_S = 45.0
 _ENDING_S = 5.0
 _LOG_LINES = 12
+
+
+def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
+    """asyncio.run, with SIGTERM as gentle as Ctrl-C: servers are stopped and what was measured is kept."""
+
+    async def main() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(main())
 
 
 def free_port() -> int:
@@ -35,13 +49,16 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float) -> AsyncIterator[str]:
+async def serving(
+    arm: Arm, concurrency: int, log: Path, start_timeout_s: float, application: str | None = None
+) -> AsyncIterator[str]:
     """The address of the arm's server: given, or of a gateway that is started and afterwards stopped.
 
     Args:
         arm: what to serve.
         concurrency: the most requests at once; the batch is made as large unless T5GEMMA_MAX_NUM_SEQS is set.
         log, start_timeout_s: as of `started`.
+        application: what is started, as uvicorn names it; None: the gateway.
 
     Raises:
         BenchError: as `started`.
@@ -49,7 +66,7 @@ async def serving(arm: Arm, concurrency: int, log: Path, start_timeout_s: float)
     if arm.url is not None:
         yield arm.url
         return
-    command, variables = ("-m", "uvicorn", APPLICATION), environment(arm, concurrency)
+    command, variables = ("-m", "uvicorn", application or APPLICATION), environment(arm, concurrency)
     async with started(f"arm {arm.name}", command, variables, "/ready", log, start_timeout_s) as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""One completion request from the checked model to the last byte: admission, prompts, engine, reply, log line.
+"""One completion request from the checked model to the last byte: admission, prompts, engine, reply.
 
 It is an ASGI response rather than a function of the route, because waiting in the queue, generating and sending must
 share one lifetime: a client that leaves in any of them ends all of them.
@@ -7,24 +7,29 @@ share one lifetime: a client that leaves in any of them ends all of them.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-import traceback
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.completions.choices import ChoiceWriter
+from app.completions.constraints import field_of
+from app.completions.metrics import RequestMetrics
 from app.completions.prompts import encoder_prompts
 from app.completions.request import CompletionRequest
 from app.completions.run import Job, steps_of
 from app.completions.sampling import bans_of, draws_by_seed, sampling_of
 from app.completions.sse import EventStream
 from app.engine import Engine, EngineDead, InvalidRequest
-from app.errors import ApiError, to_api_error
+from app.errors import ApiError, chain, note, to_api_error
 from app.gateway import Gateway
+from app.middleware import SPAN
 from app.scope import RequestScope
+
+if TYPE_CHECKING:
+    from app.completions.trace import RequestTrace
 
 log = logging.getLogger("app.completions")
 
@@ -32,55 +37,61 @@ log = logging.getLogger("app.completions")
 class Answer(Response):
     """Runs a checked request when it is sent. Before the first byte it raises; after it, it ends the stream itself."""
 
-    def __init__(self, gateway: Gateway, engine: Engine, request: CompletionRequest, request_id: str) -> None:
+    def __init__(self, gateway: Gateway, request: CompletionRequest, request_id: str) -> None:
         """`request_id` is the client's or a fresh one; two requests may share it."""
         self.background = None
-        self._gateway, self._engine, self._request = gateway, engine, request
+        self._gateway, self._request = gateway, request
         self._id = f"cmpl-{request_id}"
         self._created = int(time.time())
         self._job: Job | None = None
         self._writer: ChoiceWriter | None = None
         self._stream: EventStream | None = None
+        self._trace: RequestTrace | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        status = 500  # which a cancellation that is none of ours leaves
+        if (span := scope["state"].get(SPAN)) is not None:
+            from app.completions.trace import RequestTrace
+
+            self._trace = RequestTrace(span, self._request)
         try:
             await self._answer(receive, send, scope)
-            status = 200
         except Exception as error:
             answer = to_api_error(error)
-            status = answer.status
-            if status >= 500 and not isinstance(error, ApiError | EngineDead):  # its death is logged once
-                log.error("%s: %s", self._id, _chain(error))
+            known = isinstance(error, ApiError | EngineDead)  # its death is logged once
+            if answer.status >= 500 and not known:
+                log.error("%s: %s", self._id, chain(error))
             if self._stream is None or not self._stream.started:
                 raise answer from error  # logged above, and the layers outside log what is no ApiError
-            scope["state"]["broken"] = status
+            scope["state"]["broken"] = answer.status
+            note(scope, answer)
             await self._stream.break_off(answer)
         finally:
-            self._log(status, time.monotonic() - began)
+            scope["state"]["log"].update(self._told())
+            if self._trace is not None and self._job is not None and self._writer is not None:
+                self._trace.answered(self._job, self._writer)
 
     async def _answer(self, receive: Receive, send: Send, scope: Scope) -> None:
         gateway, request = self._gateway, self._request
         with gateway.admission.enter(request.n * len(request.prompts)):
             # Once more, now that it counts as accepted: other checkpoints may have been asked for meanwhile.
-            self._engine = gateway.engine()
+            engine = gateway.engine()
             async with RequestScope(receive, gateway.settings.request_timeout_s, gateway.running):
-                body = await self._run(send)
+                body = await self._run(send, engine)
         if body is not None:
             await Response(body, media_type="application/json")(scope, receive, send)
 
-    async def _run(self, send: Send) -> bytes | None:
-        gateway, request, engine = self._gateway, self._request, self._engine
+    async def _run(self, send: Send, engine: Engine) -> bytes | None:
+        gateway, request = self._gateway, self._request
         bans = await bans_of(request, engine.tokenizer, engine.facts, gateway.tokenizing)
         job = self._job = Job(
             id=self._id,
             model=gateway.identity.model_name,
             created=self._created,
             prompts=await encoder_prompts(request, engine.tokenizer, engine.facts, gateway.tokenizing),
-            sampling=sampling_of(request, engine.facts, bans),
+            sampling=sampling_of(request, engine.facts, bans, gateway.settings.disable_any_whitespace),
             stream=bool(request.stream),
             session_id=request.session_id,
+            trace=self._trace,
         )
         level = request.request_metrics or gateway.settings.request_metrics
         writer = self._writer = ChoiceWriter(request, job, level, engine.tokenizer.special_ids)
@@ -92,36 +103,34 @@ class Answer(Response):
                 await self._stream.run(engine)
                 return None
         except InvalidRequest as error:
-            if error.param == "structured_outputs" and request.structured_outputs is None:
-                error.param = "response_format"
+            if error.param == "structured_outputs":
+                error.param = field_of(request)
             raise
 
-    def _log(self, status: int, seconds: float) -> None:
-        job = self._job
-        fields = {
+    def _told(self) -> dict[str, Any]:
+        """What the request's line in the log has of it."""
+        job, writer = self._job, self._writer
+        metrics = (writer.metrics("summary") if writer is not None else None) or RequestMetrics()
+        told = {
             "id": self._id,
-            "status": status,
             "stream": bool(self._request.stream),
-            "prompts": len(job.prompts) if job else None,
-            "prompt_tokens": job.prompt_tokens if job else None,
-            "completion_tokens": self._writer.completion_tokens if self._writer else 0,
-            "ms": round(seconds * 1000, 1),
+            "prompts": len(self._request.prompts),
+            "prompt_tokens": job and job.prompt_tokens,
+            "completion_tokens": writer.completion_tokens if writer is not None else 0,
+            "queue_ms": _rounded(metrics.queue_time_ms),
+            "first_token_ms": _rounded(metrics.time_to_first_token_ms),
         }
+        if (spec := metrics.speculative_decoding) is not None:
+            told["acceptance_rate"] = _rounded(spec.draft_acceptance_rate)
+            told["mean_acceptance_length"] = _rounded(spec.mean_acceptance_length)
+            told["steps_by_k"] = spec.steps_by_k
         if self._gateway.settings.log_prompts:
-            fields["prompt"] = json.dumps(self._request.prompt, ensure_ascii=False)
-        log.info("completion %s", " ".join(f"{k}={v}" for k, v in fields.items()), extra={"fields": fields})
+            told["prompt"] = self._request.prompt
+        return told
 
 
-def _chain(error: BaseException) -> str:
-    """The types of an exception and its causes, and the frames of each; no message, for it may quote a prompt."""
-    parts = []
-    cause: BaseException | None = error
-    while cause is not None:
-        frames = traceback.extract_tb(cause.__traceback__)
-        where = ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
-        parts.append(f"{type(cause).__name__} ({where})" if where else type(cause).__name__)
-        cause = cause.__cause__
-    return " <- ".join(parts)
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 async def body_of(engine: Engine, job: Job, writer: ChoiceWriter) -> bytes:

@@ -11,8 +11,8 @@ from app.completions.metrics import RequestMetrics, request_metrics
 from app.completions.reply import Choice, Completion, LogprobWriter, plain, usage_of, wire
 from app.completions.request import CompletionRequest
 from app.completions.run import Job
+from app.config.settings import Level
 from app.engine import RequestTiming, Sample, SpecMetrics, Step
-from app.settings import Level
 
 _NO_CHOICES = b'"choices":[]'
 
@@ -31,7 +31,8 @@ class ChoiceWriter:
         hidden = special_ids if request.skip_special_tokens else ()
         self._logprobs = [LogprobWriter(as_ids, hidden) for _ in range(job.choices)]
         self._opened: set[int] = set()
-        self._spec: list[SpecMetrics] = []
+        self.spec: list[SpecMetrics] = []
+        """Acceptance of the choices that have ended, by what their client received."""
         self._timing: RequestTiming | None = None
         self._with_ids = bool(request.return_token_ids)
         self._plain = not (request.echo or self._with_ids or request.logprobs is not None or job.choices > 1)
@@ -59,7 +60,7 @@ class ChoiceWriter:
                 self.tokens[index] += len(sample.token_ids)
                 if sample.spec is not None:
                     sample.spec = sample.spec.received(self.tokens[index])
-                    self._spec.append(sample.spec)
+                    self.spec.append(sample.spec)
                 yield index, sample
 
     def _choice(self, prompt: int, index: int, sample: Sample) -> Choice:
@@ -96,12 +97,16 @@ class ChoiceWriter:
     def last(self) -> Completion:
         """A stream's last chunk: usage and metrics, when everything was written."""
         metrics = self.metrics()
-        cached = sum(self.cached.values()) if self.cached else None
-        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics, cached)
+        usage = usage_of(self._job.prompt_tokens, self.completion_tokens, metrics, self.cached_tokens)
         optional = {} if metrics is None else {"metrics": metrics}
         return Completion(**self._job.head, choices=[], usage=usage, **optional)
 
-    def metrics(self) -> RequestMetrics | None:
-        """The request's own metrics, when everything was written."""
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that were not encoded for this request; None where that is not known."""
+        return sum(self.cached.values()) if self.cached else None
+
+    def metrics(self, level: Level | None = None) -> RequestMetrics | None:
+        """The request's own metrics, when everything was written; at the request's level or another."""
         timing = self._timing if self._job.choices == 1 else None
-        return request_metrics(self._spec, self._level, timing, self.completion_tokens)
+        return request_metrics(self.spec, level or self._level, timing, self.completion_tokens)

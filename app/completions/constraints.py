@@ -9,6 +9,9 @@ from app.completions.request import CompletionRequest
 from app.engine import InvalidRequest
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+COMPACT = "disable_any_whitespace"
+UNHEARD = ("disable_additional_properties", "whitespace_pattern")
+"""Options of vLLM's form that none of its grammar engines reads from a request."""
 
 
 MAX_CHARACTERS = 32 * 1024
@@ -21,21 +24,29 @@ take ten seconds and a gigabyte.
 """
 
 
-def constraint_of(request: CompletionRequest) -> dict[str, Any] | None:
-    """The one constraint with its options as the port takes it, None for free text.
+def constraint_of(request: CompletionRequest, compact: bool) -> dict[str, Any] | None:
+    """The one constraint with its options as the port takes it, None for free text. JSON is `compact`, without white
+    space outside of strings, unless the request says whether it is.
 
     Raises:
-        InvalidRequest: both forms at once, no or several kinds, an empty one, or one that is too long or too large.
+        InvalidRequest: both forms at once, no or several kinds, an empty one, one that is too long or too large, or an
+            option that would not be heard.
     """
-    found = _given(request)
+    found = _given(request, compact)
     if found is None:
         return None
-    name = "response_format" if request.structured_outputs is None else "structured_outputs"
+    name = field_of(request)
     if (size := len(json.dumps(found, ensure_ascii=False))) > MAX_CHARACTERS:
         raise InvalidRequest(f"{name}: {size} characters as JSON, at most {MAX_CHARACTERS} are taken", name)
     if (items := _items(found)) > MAX_ITEMS:
         raise InvalidRequest(f"{name}: maxItems add up to {items:.0f}, at most {MAX_ITEMS} are taken", name)
     return found
+
+
+def field_of(request: CompletionRequest) -> str:
+    """The field that the constraint stands in."""
+    form = request.response_format
+    return "structured_outputs" if form is None or form.type == "text" else "response_format"
 
 
 def _items(constraint: dict[str, Any]) -> float:
@@ -61,12 +72,40 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _given(request: CompletionRequest) -> dict[str, Any] | None:
+def _given(request: CompletionRequest, compact: bool) -> dict[str, Any] | None:
+    own = request.structured_outputs
+    given = {} if own is None else own.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
+    for option in UNHEARD:
+        if option in given:
+            raise _refused(f"structured_outputs.{option} is not supported: vLLM's grammars do not read it")
+    kinds = [kind for kind in KINDS if kind in given]
+    if (formed := _formed(request)) is not None:
+        if kinds:
+            raise InvalidRequest(
+                "response_format and structured_outputs exclude each other", "response_format"
+            )
+        given |= formed
+    elif own is None:
+        return None
+    elif len(kinds) != 1:
+        raise _refused(
+            f"structured_outputs needs exactly one of {', '.join(KINDS)}; got {', '.join(kinds) or 'none'}"
+        )
+    elif given[kinds[0]] in (False, "", []):
+        raise _refused(f"structured_outputs.{kinds[0]} must not be empty")
+    of_json = "json" in given or "json_object" in given
+    if given.get(COMPACT) and not of_json:
+        raise _refused(f"structured_outputs.{COMPACT} needs json or json_object")
+    if compact and of_json:
+        given.setdefault(COMPACT, True)
+    return given
+
+
+def _formed(request: CompletionRequest) -> dict[str, Any] | None:
+    """What OpenAI's form asks for, None for free text."""
     form = request.response_format
     if form is None or form.type == "text":
-        return _structured(request)
-    if request.structured_outputs is not None:
-        raise InvalidRequest("response_format and structured_outputs exclude each other", "response_format")
+        return None
     if form.type == "json_object":
         return {"json_object": True}
     if form.type == "structural_tag":
@@ -76,16 +115,5 @@ def _given(request: CompletionRequest) -> dict[str, Any] | None:
     return {"json": form.json_schema.json_schema}
 
 
-def _structured(request: CompletionRequest) -> dict[str, Any] | None:
-    if request.structured_outputs is None:
-        return None
-    given = request.structured_outputs.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
-    kinds = [kind for kind in KINDS if kind in given]
-    if len(kinds) != 1:
-        raise InvalidRequest(
-            f"structured_outputs needs exactly one of {', '.join(KINDS)}; got {', '.join(kinds) or 'none'}",
-            "structured_outputs",
-        )
-    if given[kinds[0]] in (False, "", []):
-        raise InvalidRequest(f"structured_outputs.{kinds[0]} must not be empty", "structured_outputs")
-    return given
+def _refused(why: str) -> InvalidRequest:
+    return InvalidRequest(why, "structured_outputs")

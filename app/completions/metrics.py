@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
+from app.config.settings import Level
 from app.engine import RequestTiming, SpecMetrics
-from app.settings import Level
 
 
 class SpeculativeDecoding(BaseModel):

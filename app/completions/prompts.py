@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.completions.request import CompletionRequest
 from app.engine import EngineFacts, InvalidRequest, Tokenizer
-from app.tokenizing import TokenizerPool
+from app.text.tokenizing import TokenizerPool
 
 FEW = 4096
 """Ids that are checked in the event loop; a longer list is a thread's work, as all text is."""

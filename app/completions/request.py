@@ -26,7 +26,7 @@ from app.completions.fields import (
     TokenIds,
     Words,
 )
-from app.settings import Level
+from app.config.settings import Level
 
 
 class Model(BaseModel):
@@ -64,7 +64,9 @@ class ResponseFormat(Model):
 
 
 class StructuredOutputs(Model):
-    """vLLM's form of a constraint: exactly one of the first six."""
+    """vLLM's form of a constraint: exactly one of the first six. `disable_any_whitespace` goes with `json` and
+    `json_object`, and with `response_format`; null leaves it to T5GEMMA_DISABLE_ANY_WHITESPACE.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +76,7 @@ class StructuredOutputs(Model):
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: str | None = None
-    disable_any_whitespace: bool = False
+    disable_any_whitespace: bool | None = None
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
 
@@ -159,7 +161,9 @@ class CompletionRequest(Model):
         None, description="`text`, `json_object`, `json_schema`, `structural_tag`."
     )
     structured_outputs: StructuredOutputs | None = Field(
-        None, description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`."
+        None,
+        description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`; with"
+        " `disable_any_whitespace: true`, also beside `response_format`, JSON is compact.",
     )
     request_id: str | None = Field(
         None, pattern=r"^[!-~]{1,256}$", description="In the response's id; header `X-Request-Id` otherwise."

@@ -10,10 +10,13 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.completions.prompts import EncoderPrompt
 from app.engine import Engine, EngineFailure, GenerateRequest, InvalidRequest, Sample, Sampling, Step
+
+if TYPE_CHECKING:  # it imports OpenTelemetry, which nobody pays for who has no traces
+    from app.completions.trace import RequestTrace
 
 Steps = AsyncGenerator[tuple[int, Step], None]
 
@@ -31,6 +34,7 @@ class Job:
     sampling: Sampling
     stream: bool
     session_id: str | None = None
+    trace: RequestTrace | None = None
     key: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
 
     @property
@@ -56,12 +60,15 @@ async def steps_of(engine: Engine, job: Job) -> AsyncIterator[Steps]:
     if job.sampling.max_tokens == 0:
         source = _ended(job)
     else:
+        headers = None if job.trace is None else job.trace.headers
         requests = [
-            GenerateRequest(f"{job.key}-{i}", prompt.ids, job.sampling, job.stream, job.session_id)
+            GenerateRequest(f"{job.key}-{i}", prompt.ids, job.sampling, job.stream, job.session_id, headers)
             for i, prompt in enumerate(job.prompts)
         ]
         streams = [engine.generate(request) for request in requests]
         source = _single(streams[0], job.sampling) if len(streams) == 1 else _merged(streams, job.sampling)
+    if job.trace is not None:
+        source = job.trace.watched(source)
     async with aclosing(source):
         yield source
 

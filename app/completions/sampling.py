@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from app.bad_words import banned
 from app.completions.constraints import constraint_of
 from app.completions.request import CompletionRequest
 from app.completions.rules import held_back
 from app.engine import EngineFacts, Sampling, Tokenizer
-from app.tokenizing import TokenizerPool
+from app.text.bad_words import banned
+from app.text.tokenizing import TokenizerPool
 
 
 async def bans_of(
@@ -28,7 +28,9 @@ async def bans_of(
     return [ids for ids in bans if max(ids) < facts.vocab_size]  # a tokenizer may know more tokens
 
 
-def sampling_of(request: CompletionRequest, facts: EngineFacts, bans: list[list[int]]) -> Sampling:
+def sampling_of(
+    request: CompletionRequest, facts: EngineFacts, bans: list[list[int]], compact_json: bool
+) -> Sampling:
     """Request, else generation config, else the port's default; max_tokens is cut to what the decoder has room for.
 
     The budget is the decoder's own: one start token and the output share max_model_len, whatever the prompt's length.
@@ -42,7 +44,7 @@ def sampling_of(request: CompletionRequest, facts: EngineFacts, bans: list[list[
         chosen["min_p"] = 0.0
     chosen["max_tokens"] = min(request.output_limit, facts.max_model_len - 1)
     chosen["bad_words"] = bans
-    chosen["structured_outputs"] = constraint_of(request)
+    chosen["structured_outputs"] = constraint_of(request, compact_json)
     chosen["logit_bias"] = {int(token): bias for token, bias in (request.logit_bias or {}).items()} or None
     if detection := request.repetition_detection:
         chosen["repetition_detection"] = detection.model_dump(include=set(type(detection).model_fields))

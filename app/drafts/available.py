@@ -6,9 +6,16 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from app.config.settings import Settings, SettingsError
 from app.drafts.identity import Identity
-from app.settings import Settings, SettingsError
-from plugin.drafts.checkpoint import CheckpointError, Checkpoints, DraftFacts, check_fit, read_draft
+from plugin.drafts.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    DraftFacts,
+    check_fit,
+    read_draft,
+    refuse_what_is_no_file,
+)
 
 
 class Available(BaseModel):
@@ -51,8 +58,12 @@ def _identity(draft: DraftFacts, served: Identity, settings: Settings) -> Identi
 
 
 def _read(folder: Path, served: Identity, settings: Settings) -> Available | None:
+    config = folder / "config.json"
     try:
-        if "speculators_config" not in (folder / "config.json").read_text(encoding="utf-8"):
+        if not config.exists():
+            return None
+        refuse_what_is_no_file(folder)
+        if "speculators_config" not in config.read_text(encoding="utf-8"):
             return None
         facts = read_draft(folder)
     except (OSError, UnicodeDecodeError):

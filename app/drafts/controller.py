@@ -1,10 +1,10 @@
 """Which K the next steps have: the one that was chosen, and now and then, for a few steps, another to learn its worth.
 
 A *window* is a handful of steps at another K: at K = 0 for the baseline, at the largest for what the later positions
-would accept, at one that promises to be faster for how long its steps take. Windows take a fixed share of the steps.
-With `auto` the controller also moves to what proves faster: by 5 % over 200 drafts, by less after more of them, and by
-twice the standard error of the comparison in any case. It counts steps and knows no clock and no engine, so that a test
-runs it through a million steps.
+would accept, at one that promises to be faster for how long its steps take. Windows take a fixed share of the steps,
+but for those at a K that promises so much that they should cost none. With `auto` the controller also moves to what
+proves faster: by 5 % over 200 drafts, by less after more of them, and by twice the standard error of the comparison in
+any case. It counts steps and knows no clock and no engine, so that a test runs it through a million steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.drafts.estimate import ENOUGH_DRAFTS, Estimator, Snapshot
-from app.drafts.step_times import BURST
+from app.drafts.step_times import BURST, batch_of
 from plugin.drafts.steps import StepStats
 
 AUTO_SHARE = 0.02
@@ -22,7 +22,7 @@ MARGIN, LEAST_MARGIN = 0.05, 0.01
 """What a change must win after the first 200 drafts at a K, and after very many."""
 WINDOW_STEPS = 12
 """What a window costs, about: the timed steps, and those at its edges."""
-_SETTLED_STEPS = 24
+_SETTLED_STEPS = 12
 """Steps after a change before the next window."""
 _SOON, _EVERY = 8, 32
 """Steps between two decisions, during the first 64 after a change and later."""
@@ -35,9 +35,10 @@ Changed = Callable[[int, int, str], None]
 
 @dataclass(slots=True)
 class _Window:
-    """Steps at `k` until enough were timed and `drafts` were verified."""
+    """Steps at `k` until enough were timed in batches as large as `batch` and `drafts` were verified."""
 
     k: int
+    batch: int
     drafts: int = 0
     steps: int = 0
     timed: int = 0
@@ -45,9 +46,9 @@ class _Window:
 
     def over(self, step: StepStats) -> bool:
         self.steps += 1
-        if step.k == self.k:
+        if step.k == self.k and batch_of(step.num_requests) == self.batch:
             self.timed += step.seconds is not None
-        self.seen += sum(count for k, (count, _) in step.drafts.items() if k == self.k)
+        self.seen += sum(count for k, (count, _) in step.drafted.items() if k == self.k)
         enough = self.timed >= BURST and self.seen >= self.drafts
         return enough or self.steps >= 4 * BURST + 2 * self.drafts
 
@@ -115,9 +116,8 @@ class Controller:
         """After each engine step; `may_measure` is whether a window may be opened now."""
         self._credit = min(self._credit + self.share, 2.0 * WINDOW_STEPS)
         self._steps += 1
-        if step.k == self.k:
-            self._drafts += step.num_requests
-        else:
+        self._drafts += step.num_requests
+        if step.k != self.k:
             self.measuring_steps += 1
             self._credit -= self._cost
         if self._window is not None:
@@ -145,7 +145,7 @@ class Controller:
                 best, won = k, gain.ratio
         if best == self.k:
             return False
-        self._changed(self.k, best, f"{won - 1:.1%} more tokens/s in batches of up to {known.batch}")
+        self._changed(self.k, best, f"{won - 1:.1%} more tokens/s, with up to {known.batch} requests at once")
         self._move(best)
         return True
 
@@ -156,16 +156,24 @@ class Controller:
         self._credit = max(self._credit, float(WINDOW_STEPS))
 
     def _open(self) -> None:
-        """Opens the window that is needed most, if the share allows one now."""
-        if not self.share or self._credit < WINDOW_STEPS or self._steps < _SETTLED_STEPS:
+        """Opens the window that is needed most, if the share allows one now; what `auto` expects to win by is free."""
+        if not self.share or self._steps < _SETTLED_STEPS:
+            return
+        if (
+            not self.auto and self._credit < WINDOW_STEPS
+        ):  # nothing is free then, and a snapshot is not either
+            self._cost = 0.0
             return
         known, fresh = self._estimator.snapshot(), self._estimator.snapshot(_FRESH_STEPS)
         if known is not None and fresh is not None and self.k in known.seconds:
             # Durations last; what a draft accepts changes with what is asked.
             known = replace(known, curve=max(fresh.curve, known.curve, key=lambda curve: curve.max_k))
-            self._window = self._needed(known)
+            self._cost = 0.0
+            self._window = self._promising(known)
+            if self._window is None and self._credit >= WINDOW_STEPS:
+                self._window = self._needed(known)
+                self._cost = max(1.0, known.slowness(self._window.k, self.k)) if self._window else 0.0
             if self._window is not None:
-                self._cost = max(1.0, known.slowness(self._window.k, self.k))
                 self._estimator.times.begin_span()
 
     def _needed(self, known: Snapshot) -> _Window | None:
@@ -176,17 +184,31 @@ class Controller:
         anchors = [k for k in (0, ks[-1]) if k != self.k]
         for k in anchors:
             if k not in known.seconds:
-                return _Window(k)
+                return _Window(k, known.batch)
         self._anchors_turn = not self._anchors_turn
         if not self._anchors_turn and (candidate := self._candidate(known, ks)) is not None:
             return candidate
-        return _Window(min(anchors, key=lambda k: known.seconds[k].at)) if anchors else None
+        return _Window(min(anchors, key=lambda k: known.seconds[k].at), known.batch) if anchors else None
+
+    def _promising(self, known: Snapshot) -> _Window | None:
+        """For `auto`: what would be chosen now if it were proven."""
+        guesses = self._guesses(known, self._allowed)
+        best = max(guesses, key=lambda k: guesses[k], default=self.k)
+        if not self.auto or guesses.get(best, 0.0) < 1 + MARGIN:
+            return None
+        # Long enough to tell what it accepts where that is not known yet.
+        return _Window(best, known.batch, ENOUGH_DRAFTS if best > self.k else 0)
 
     def _candidate(self, known: Snapshot, ks: Sequence[int]) -> _Window | None:
-        guesses = {k: guess for k in ks if k != self.k and (guess := known.guess(k, self.k)) is not None}
+        """What looks faster; for `auto`, where nothing does, what is nearly as fast, which costs little to look at
+        again: its measurement may have been unlucky.
+        """
+        guesses, least = self._guesses(known, ks), 1 + LEAST_MARGIN
+        if self.auto and max(guesses.values(), default=0.0) < least:
+            gains, least = {k: known.gain(k, self.k) for k in guesses}, 1 - MARGIN
+            guesses = {k: gain.ratio + 2 * gain.error for k, gain in gains.items() if gain is not None}
         best = max(guesses, key=lambda k: guesses[k], default=None)
-        if best is None or guesses[best] < 1 + LEAST_MARGIN:
-            return None
-        # Where it looks worth it, long enough to tell what it accepts.
-        trial = self.auto and best > self.k and guesses[best] >= 1 + MARGIN
-        return _Window(best, ENOUGH_DRAFTS if trial else 0)
+        return None if best is None or guesses[best] < least else _Window(best, known.batch)
+
+    def _guesses(self, known: Snapshot, ks: Sequence[int]) -> dict[int, float]:
+        return {k: guess for k in ks if k != self.k and (guess := known.guess(k, self.k)) is not None}

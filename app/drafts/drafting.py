@@ -11,14 +11,15 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.config.settings import Settings
 from app.drafts import baseline
 from app.drafts.controller import Controller
 from app.drafts.encoder_totals import EncoderTotals
 from app.drafts.estimate import Estimator
 from app.drafts.ledger import Ledger
-from app.settings import Settings
 from plugin.drafts.checkpoint import Checkpoints, DraftFacts
 from plugin.drafts.steps import StepStats
 
@@ -28,6 +29,16 @@ Asked = int | Literal["auto"]
 SetLength = Callable[[int], Awaitable[None]]
 IDLE_S = 5.0
 """Seconds without a step after which a window is closed: the next request is served at the chosen K."""
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """A K that holds until `until` on the clock; `then` is asked for again, and K is `k` as it was before."""
+
+    then: Asked
+    k: int
+    until: float
+    timer: asyncio.TimerHandle
 
 
 class Drafting:
@@ -63,13 +74,15 @@ class Drafting:
             self._changed,
         )
         self.baseline_key: dict[str, Any] | None = None
-        """What a stored baseline must have been measured with, once the engine is there."""
+        """What a stored baseline must have been measured with, soon after the engine is there."""
         self._folder, self._eager = baseline.folder_of(settings.baseline_dir), settings.enforce_eager
         self._set_length: SetLength | None = None
         self._told = -1
         self._telling: asyncio.Task[None] | None = None
         self._watching: asyncio.TimerHandle | None = None
         self._steady = 0
+        self.temporary: Temporary | None = None
+        """What ends the present K by itself, if it was asked for for a time."""
 
     @property
     def k(self) -> int:
@@ -96,34 +109,41 @@ class Drafting:
         if self.ledger.record(step) and self.max_k:
             self.estimator.add(step)
             if self._set_length is not None:
-                self.controller.step(step, may_measure=not self._steady)
+                self.controller.step(step, may_measure=not self._steady and self.temporary is None)
                 self._tell()
 
-    async def attach(self, set_length: SetLength, loaded: Checkpoints | None = None, dtype: str = "") -> None:
-        """The engine is there: it is told K, now and whenever that changes. `loaded`: the checkpoints as folders, for
-        which a baseline may be stored; `dtype` that of the engine.
+    async def attach(self, set_length: SetLength) -> None:
+        """The engine is there: it is told K, now and whenever that changes."""
+        if self.max_k:
+            self._set_length, self._told = set_length, -1
+            await self._told_now()
+
+    async def read_baseline(self, loaded: Checkpoints | None, dtype: str) -> None:
+        """The stored one, if there is any, for `loaded`, checkpoints as folders, in an engine of that `dtype`. Its key
+        names the hardware, and to ask for that may take seconds: no request has to wait for it.
         """
-        if not self.max_k:
-            return
-        self._set_length, self._told = set_length, -1
-        await self._told_now()
-        if loaded is not None and loaded.draft is not None:
+        if self.max_k and loaded is not None and loaded.draft is not None:
             folders = loaded.verifier.path, loaded.draft.path
             self.baseline_key = await asyncio.to_thread(baseline.key_of, folders, dtype, self._eager)
             stored = await asyncio.to_thread(baseline.load, self._folder, self.baseline_key, self.clock())
             self.estimator.baseline = stored
 
     def detach(self) -> None:
-        """The engine is about to go: it is told nothing more."""
+        """The engine is about to go: it is told nothing more. A temporary K is over: another engine begins with what
+        was asked for before.
+        """
         self._set_length = None
+        self._end_temporary()
         self.controller.end_window()
         for pending in (self._telling, self._watching):
             if pending is not None:
                 pending.cancel()
         self._telling = self._watching = None
 
-    async def choose(self, asked: Asked) -> None:
-        """K from the next step on; returns once every engine has been told.
+    async def choose(self, asked: Asked, seconds: float | None = None) -> int:
+        """K from the next step on, and returned once every engine has been told; by then somebody may have asked for
+        another. After `seconds`, if given, what was asked for before is asked for again, unless somebody has asked
+        meanwhile; no window opens until then. One for a time within another comes back to what was before both.
 
         Raises:
             EngineDead: they are gone.
@@ -132,17 +152,41 @@ class Drafting:
         if self._set_length is None:
             raise RuntimeError("the engine takes no other K")
         old = self.controller.k
+        self._end_temporary()
+        then, before = self.asked, self.controller.k
         self.controller.choose(self._first(asked), asked == "auto")
-        if self.controller.k != old:
-            self.changes["request"] += 1
-        log.info("K = %d now, was %d: %s was asked for", self.controller.k, old, asked)
+        chosen = self.controller.k
+        for_a_time = "" if seconds is None else f" for {seconds:g} s"
+        self._changed_by_request(old, f"{asked}{for_a_time} was asked for")
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(seconds, self._back)
+            self.temporary = Temporary(then, before, self.clock() + seconds, timer)
         await self._told_now()
+        return chosen
 
     def _first(self, asked: Asked) -> int:
         if asked != "auto":
             return asked
         allowed = self.controller.allowed
         return min(max(self.controller.k, allowed[0]), allowed[-1])
+
+    def _back(self) -> None:
+        """The time of a temporary K is over."""
+        old = self.controller.k
+        self._end_temporary()
+        self._changed_by_request(old, "the time that it was asked for is over")
+        self._tell()
+
+    def _end_temporary(self) -> None:
+        """What was chosen before holds again; the engine is not told."""
+        if self.temporary is not None:
+            self.temporary.timer.cancel()
+            self.controller.choose(self.temporary.k, self.temporary.then == "auto")
+            self.temporary = None
+
+    def _changed_by_request(self, old: int, why: str) -> None:
+        self.changes["request"] += self.controller.k != old
+        log.info("K = %d now, was %d: %s", self.controller.k, old, why)
 
     @asynccontextmanager
     async def steady(self, needed: bool = True) -> AsyncIterator[None]:

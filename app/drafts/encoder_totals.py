@@ -18,7 +18,7 @@ class EncoderTotals:
     misses: int = 0
     tokens_saved: int = 0
     tokens_encoded: int = 0
-    _held: dict[int, int] = field(default_factory=dict)
+    _latest: dict[int, EncoderCounts] = field(default_factory=dict)
 
     def record(self, engine: int, counts: EncoderCounts) -> None:
         """One engine's counts since its last."""
@@ -26,12 +26,21 @@ class EncoderTotals:
         self.misses += counts.misses
         self.tokens_saved += counts.tokens_saved
         self.tokens_encoded += counts.tokens_encoded
-        self._held[engine] = counts.bytes_held
+        self._latest[engine] = counts
+
+    def forget_held(self) -> None:
+        """The engines are gone, and with them what they held; what they did still counts."""
+        self._latest.clear()
 
     @property
     def bytes_held(self) -> int:
         """Encoder states that are kept, all engines together."""
-        return sum(self._held.values())
+        return sum(counts.bytes_held for counts in self._latest.values())
+
+    @property
+    def requests(self) -> int:
+        """Sequences that run with their encoder states, all engines together."""
+        return sum(counts.requests for counts in self._latest.values())
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""

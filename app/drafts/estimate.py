@@ -13,34 +13,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.drafts.overhead import Overhead
 from app.drafts.recent_drafts import Curve, RecentDrafts
 from app.drafts.step_times import Seconds, StepTimes
+from app.drafts.throughput import Served, Throughput
 from plugin.drafts.steps import StepStats
 
 SPEEDUP_DRAFTS = 50
 """Drafts that a speed-up stands on at least."""
 ENOUGH_DRAFTS = 200
 """Drafts that a recommendation stands on at least."""
+DOUBT = 0.1
+"""By how much another K may be faster, two standard errors taken, where the present one is recommended."""
 
 Origin = Literal["live", "stored"]
 Baseline = Mapping[int, Seconds]
 """Stored durations of a step without a draft, by batch size as `batch_of` says it; `when` on this process's clock."""
 
 
-def speedup(
-    length: float, baseline_s: float, step_s: float, batch: int = 1, overhead_s: float = 0.0
-) -> float:
-    """The one formula: tokens of a step, times its duration without a draft, over its duration with one. With
-    `overhead_s`, what each of a batch's tokens takes beside, the time for a token without a draft over that with one.
-    """
-    return (baseline_s / batch + overhead_s) / (step_s / length / batch + overhead_s)
+def speedup(length: float, baseline_s: float, step_s: float) -> float:
+    """The one formula: tokens of a step, times its duration without a draft, over its duration with one."""
+    return length * baseline_s / step_s
+
+
+def _range(ratio: float, relative_error: float) -> tuple[float, float]:
+    """Two standard errors below and above, of the logarithm: what is a ratio never falls to 0."""
+    factor = math.exp(2 * relative_error)
+    return ratio / factor, ratio * factor
 
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """`value` is of decode steps, `low` and `high` lie two standard errors away; `overall` is with the time that no
-    draft shortens. `age_s` is that of the newest time of a step without a draft.
+    """`value` is of decode steps, `low` and `high` lie two standard errors away; `overall` is of what was served, with
+    all the time that no draft shortens. `age_s` is that of the newest time of a step without a draft.
     """
 
     value: float
@@ -79,7 +83,7 @@ class Snapshot:
     curve: Curve
     seconds: Mapping[int, Seconds]
     stored: Seconds | None
-    overhead_s: float
+    served: Mapping[int, Served]
     now: float
 
     def speedup(self, k: int) -> Speedup | str:
@@ -97,9 +101,11 @@ class Snapshot:
             return f"no step in batches of up to {self.batch} was timed yet {missing}"
         length = self.curve.length(k)
         value = speedup(length, without.value, step.value)
-        overall = speedup(length, without.value, step.value, self.batch, self.overhead_s)
-        off = 2 * value * math.hypot(self.curve.error(k), without.relative_error, step.relative_error)
-        return Speedup(value, max(0.0, value - off), value + off, overall, origin, self.now - without.when)
+        served = self.served.get(k)
+        overall = value if served is None else served.speedup(step.value / without.value)
+        shared = step.shared if live is None else 0.0
+        off = math.hypot(self.curve.error(k), without.relative_error, step.relative_error, shared)
+        return Speedup(value, *_range(value, off), overall, origin, self.now - without.when)
 
     def gain(self, k: int, over: int) -> Gain | None:
         """Tokens/s at K = k over those at another; None where a part of it was not measured."""
@@ -135,32 +141,38 @@ class Snapshot:
         return low + (k - below) / (above - below) * (high - low)
 
     def recommendation(self, now: int) -> Recommendation:
-        """The fastest K, while `now` is served."""
+        """The fastest K, while `now` is served: another where it has proven faster, none where one may be much faster.
+        What may be a little faster changes with every measurement, and is not worth a change.
+        """
+        at_once = "one request at a time" if self.batch == 1 else f"up to {self.batch} requests at once"
         if now not in self.seconds:
-            return Recommendation(
-                None, f"no step in batches of up to {self.batch} was timed yet at K = {now}"
-            )
-        found = {
-            k: gain.ratio
+            return Recommendation(None, f"no step at K = {now} was timed yet, with {at_once}")
+        gains = {
+            k: gain
             for k in self.ks
-            if (gain := self.gain(k, now)) is not None
+            if k != now
+            and (gain := self.gain(k, now)) is not None
             and (gain.drafts is None or gain.drafts >= ENOUGH_DRAFTS)
         }
-        others = sorted((k for k in found if k != now), key=lambda k: found[k])
-        if not others:
+        if not gains:
             return Recommendation(
                 None,
-                f"in batches of up to {self.batch} K = {now} alone was timed with {ENOUGH_DRAFTS} drafts to go by",
+                f"K = {now} alone can be judged yet, with {at_once}; another needs {ENOUGH_DRAFTS} drafts to go by",
             )
-        best = others[-1]
-        compared = f"of K = {', '.join(map(str, sorted(found)))} in batches of up to {self.batch}"
-        if found[best] > 1:
-            return Recommendation(
-                best, f"{compared} it is the fastest, by {found[best] - 1:.1%} over K = {now}"
-            )
-        return Recommendation(
-            now, f"{compared} it is the fastest; K = {best} has {found[best]:.1%} of its tokens/s"
-        )
+        compared = f"of the measured K = {', '.join(map(str, sorted([now, *gains])))}, with {at_once}"
+        ranges = {k: _range(gain.ratio, gain.error / gain.ratio) for k, gain in gains.items()}
+
+        def known(k: int) -> str:
+            low, high = ranges[k]
+            return f"K = {k} gives {low:.2f} to {high:.2f} times the tokens/s of K = {now}"
+
+        if proven := [k for k, (low, _) in ranges.items() if low > 1]:
+            best = max(proven, key=lambda k: gains[k].ratio)
+            return Recommendation(best, f"{compared}, {known(best)}")
+        most = max(ranges, key=lambda k: ranges[k][1])
+        if ranges[most][1] > 1 + DOUBT:
+            return Recommendation(None, f"{compared}, the fastest is not certain: {known(most)}")
+        return Recommendation(now, f"{compared}, it is the fastest or nearly so: {known(most)}")
 
 
 class Estimator:
@@ -175,14 +187,14 @@ class Estimator:
         self.times = StepTimes(clock)
         self._clock = clock
         self._drafts = RecentDrafts()
-        self._overhead = Overhead(clock)
+        self._throughput = Throughput()
         self._only = None if len(self.ks) == self.ks[-1] + 1 else self.ks[-1]
 
     def add(self, step: StepStats) -> None:
         """One sound engine step."""
         self.times.add(step)
-        self._drafts.add(self.times.steps, step.drafts)
-        self._overhead.add(step)
+        self._drafts.add(self.times.steps, step.drafted)
+        self._throughput.add(step, self.times)
 
     def baselines(self) -> dict[int, tuple[Seconds, Origin]]:
         """Duration of a step without a draft, by batch size: live where there is one, else stored."""
@@ -198,16 +210,16 @@ class Estimator:
         """What is known now at the present batch size, from the last `steps` steps or from all that is kept; None
         before the first request.
         """
-        if (batch := self.times.batch) is None:
+        if (batch := self.times.present(self.baseline)) is None:
             return None
         since = 0 if steps is None else self.times.steps - steps
-        timed = {k: self.times.seconds(k, batch, since) for k in self.ks}
+        served = {k: self._throughput.served(k, batch, self.times) for k in self.ks}
         return Snapshot(
             ks=self.ks,
             batch=batch,
             curve=self._drafts.curve(self.ks[-1], since, self._only),
-            seconds={k: seconds for k, seconds in timed.items() if seconds is not None},
+            seconds=self.times.durations(self.ks, batch, since),
             stored=self.baseline.get(batch),
-            overhead_s=self._overhead.seconds_a_token,
+            served={k: of for k, of in served.items() if of is not None},
             now=self._clock(),
         )

@@ -76,6 +76,8 @@ def _encoder(encoder: EncoderTotals) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(f"t5gemma_encoder_cache_{name}", text, value)
     yield GaugeMetricFamily("t5gemma_encoder_cache_bytes", "Encoder states held", encoder.bytes_held)
+    text = "Sequences that run with their encoder states"
+    yield GaugeMetricFamily("t5gemma_encoder_cache_requests", text, encoder.requests)
 
 
 def _totals(drafting: Drafting) -> Iterator[Metric]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from app.settings import Settings, SettingsError, variable
+from app.config.lengths import lengths
+from app.config.settings import Settings, SettingsError, variable
 from plugin.drafts.checkpoint import Checkpoints, DraftFacts, VerifierFacts
 
 DRAFT_FACTS = {
@@ -54,7 +55,7 @@ class Identity:
         Raises:
             SettingsError: a length does not fit the verifier, the draft, or one engine step.
         """
-        max_model_len, max_encoder_len = settings.lengths(checkpoints.verifier.max_positions)
+        max_model_len, max_encoder_len = lengths(settings, checkpoints.verifier.max_positions)
         _check_draft(checkpoints, max_model_len)
         _check_limits_of_k(checkpoints.draft, settings)
         served = (checkpoints.draft or checkpoints.verifier).name.rsplit("/", 1)[-1]

@@ -171,12 +171,13 @@ class Ledger:
 
 def sound(step: StepStats) -> bool:
     """Whether these numbers can be: whole, not negative, finite, and never more accepted than there were before."""
-    numbers = (step.k, step.num_requests, *step.drafts, *(n for n, _ in step.drafts.values()))
+    counted = (*step.drafts.items(), *step.before_trimming.items())
+    numbers = (step.k, step.num_requests, *(number for k, (n, _) in counted for number in (k, n)))
     if not all(0 <= number < math.inf for number in numbers):
         return False
-    if step.seconds is not None and not 0 <= step.seconds < math.inf:
+    if not all(0 <= n < math.inf for n in (step.seconds or 0, step.wall, step.idle, step.tokens or 0)):
         return False
-    for k, (drafts, accepted) in step.drafts.items():
+    for k, (drafts, accepted) in counted:
         falling = (drafts, *accepted)
         if len(accepted) > k or not all(b >= 0 and a >= b for a, b in pairwise(falling)):
             return False

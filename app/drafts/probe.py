@@ -44,7 +44,7 @@ class Probe:
             f" ({self.accepted_tokens} of {self.draft_tokens} draft tokens accepted)"
         )
         if length < USELESS:
-            return f"{drafted}, below {USELESS}: it costs more than it gives; serve without it (DRAFT=none)"
+            return f"{drafted}, below {USELESS}: it costs more than it gives; serve without it (T5GEMMA_DRAFT=none)"
         if self.promised is not None and length - 1 < PROMISED_SHARE * (self.promised - 1):
             return f"{drafted}, far below the {self.promised:.2f} that its val_metrics.json names"
         return None

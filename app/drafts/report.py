@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from pydantic import BaseModel
@@ -49,9 +50,9 @@ class AtK(BaseModel):
 
 
 class SpeedupRange(BaseModel):
-    """Tokens/s over no draft: `value` of decode steps, `low` and `high` two standard errors away; `overall` with the
-    admissions of the present traffic and the way to its clients, which no draft shortens. `origin` says where the time
-    of a step without a draft comes from, live traffic or a stored benchmark, and `age_s` how old its newest is.
+    """Tokens/s over no draft: `value` of decode steps, `low` and `high` two standard errors away; `overall` of what was
+    served, with admissions, the way to the clients and empty places, which no draft shortens. `origin` says where the
+    time of a step without a draft comes from, live traffic or a stored benchmark, and `age_s` how old its newest is.
     """
 
     value: float
@@ -63,8 +64,8 @@ class SpeedupRange(BaseModel):
 
 
 class StepTime(BaseModel):
-    """Steps at `k` in the present batch size: median duration and its standard error, how many were timed, how old the
-    newest is; tokens of a step, and the speed-up, where they are known.
+    """Steps at `k` in the present batch size: how long one takes now and the standard error of that, how many were
+    timed, how old the newest is; tokens of a step, and the speed-up, where they are known.
     """
 
     k: int
@@ -113,6 +114,32 @@ class EncoderCache(BaseModel):
     bytes_held: int
 
 
+class Sequences(BaseModel):
+    """Sequences that the gateway has taken and not ended: as many as fit a batch run, the others wait."""
+
+    running: int
+    waiting: int
+
+    @classmethod
+    def of(cls, in_flight: int, batch: int) -> Sequences:
+        return cls(running=min(in_flight, batch), waiting=max(0, in_flight - batch))
+
+
+class TemporaryK(BaseModel):
+    """The present K holds for `seconds_left` more; `then` is asked for again, unless somebody asks before."""
+
+    seconds_left: float
+    then: Asked
+
+    @classmethod
+    def of(cls, drafting: Drafting) -> TemporaryK | None:
+        """None where K holds until another is asked for."""
+        if drafting.temporary is None:
+            return None
+        seconds_left = max(0.0, drafting.temporary.until - drafting.clock())
+        return cls(seconds_left=round(seconds_left, 1), then=drafting.temporary.then)
+
+
 class Former(BaseModel):
     """What a draft achieved that was served before the present one."""
 
@@ -121,20 +148,22 @@ class Former(BaseModel):
 
 
 class Stats(BaseModel):
-    """`k` is what is drafted a step now, `asked` what was asked for; `lifetime` (since start) and `window` (the last
-    `window.seconds`) are of that K, `by_k` of each that was used; `history` has the
-    drafts that were served before. Without a draft `family`, `k` and `asked` are null
-    and all counts 0.
+    """`k` is what is drafted a step now, `asked` what was asked for, `temporary` for how long, if not for good;
+    `lifetime` (since start) and `window` (the last `window.seconds`) are of that K, `by_k` of each that was used;
+    `history` has the drafts that were served before. Without a draft `family`, `k` and `asked` are null and all counts
+    0. `sequences` is null on plain `vllm serve`.
     """
 
     family: str | None
     k: int | None
     asked: Asked | None
+    temporary: TemporaryK | None = None
     lifetime: Acceptance
     window: Window
     by_k: list[AtK]
     estimate: Estimate
     encoder: EncoderCache
+    sequences: Sequences | None = None
     history: list[Former] = []
 
 
@@ -153,6 +182,7 @@ def stats(family: str | None, k: int | None, ledger: Ledger, drafting: Drafting 
         family=family,
         k=k,
         asked=None if k is None else drafting.asked if drafting is not None else k,
+        temporary=TemporaryK.of(drafting) if drafting is not None else None,
         lifetime=now.lifetime,
         window=now.window,
         by_k=[at_k(ledger, each) for each in ledger.ks],
@@ -197,7 +227,7 @@ def _step_time(known: Snapshot, k: int) -> StepTime:
     return StepTime(
         k=k,
         step_seconds=timed.value,
-        error_seconds=timed.error,
+        error_seconds=timed.value * math.hypot(timed.relative_error, timed.shared),
         timed_steps=timed.steps,
         age_s=known.now - timed.when,
         mean_acceptance_length=known.curve.length(k) if k <= known.curve.max_k else None,

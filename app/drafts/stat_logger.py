@@ -6,12 +6,13 @@ itself, without arguments of ours, so the ledger is the process's. The one modul
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase, load_stat_logger_plugin_factories
 
+from app.config.settings import Settings
 from app.drafts.ledger import Ledger, StepRecorder
-from app.settings import Settings
 from plugin.drafts.steps import step_stats
 from plugin.encoder_counts import encoder_counts
 
@@ -47,7 +48,8 @@ class ServeLogger(StatLoggerBase):
         if (encoder := encoder_counts(scheduler_stats)) is not None:
             self.ledger.encoder.record(self.engine_index, encoder)
         if (step := step_stats(scheduler_stats)) is not None:
-            self.ledger.record(step)
+            tokens = None if iteration_stats is None else iteration_stats.num_generation_tokens
+            self.ledger.record(replace(step, tokens=tokens))
 
     def log_engine_initialized(self) -> None:
         """The server says so itself."""

@@ -32,7 +32,7 @@ async def create_completion(request: Request, gateway: ThisGateway) -> Response:
     engine, body = await read(request, gateway, CompletionRequest)
     check_model(gateway, body.model)
     rules.check(body, engine.facts)
-    return Answer(gateway, engine, body, body.request_id or request.state.request_id)
+    return Answer(gateway, body, body.request_id or request.state.request_id)
 
 
 @router.post("/v1/responses", responses=documented(Unauthorized, BodyTooLarge, NotFound))

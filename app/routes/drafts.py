@@ -8,9 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from app.drafts.available import available
-from app.drafts.report import Stats, former, stats
+from app.drafts.report import Sequences, Stats, former, stats
 from app.errors import Unauthorized, documented
 from app.routes.parts import ThisGateway
+from app.routes.switches import fixed, forbidden
 
 router = APIRouter(tags=["drafts"])
 
@@ -30,6 +31,7 @@ async def get_drafts(gateway: ThisGateway) -> dict[str, Any]:
         **gateway.identity.to_json(),
         "probe": gateway.probe and gateway.probe.to_json(),
         "available": [other.model_dump() for other in others],
+        "switch_refusal": _switch_refusal(gateway),
     }
     drafting = gateway.drafting if gateway.identity.draft is not None else None
     if drafting is None:
@@ -46,5 +48,13 @@ async def get_stats(gateway: ThisGateway) -> Stats:
     """
     draft = gateway.identity.draft
     found = stats(draft.family if draft else None, gateway.identity.k, gateway.ledger, gateway.drafting)
+    if gateway.admission is not None:
+        found.sequences = Sequences.of(gateway.admission.in_flight, gateway.admission.batch)
     found.history = [former(path, drafting) for path, drafting in gateway.history.items()]
     return found
+
+
+def _switch_refusal(gateway: ThisGateway) -> str | None:
+    if gateway.drafting is None:
+        return "plain `vllm serve` keeps its K"
+    return forbidden(gateway.settings) or fixed(gateway.drafting)

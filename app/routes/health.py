@@ -46,8 +46,8 @@ async def health(gateway: ThisGateway, response: Response) -> Status:
 
 @router.get("/ready", responses=_503)
 async def ready(gateway: ThisGateway, response: Response) -> Status:
-    """200 while completions are served; 503 while loading, draining or broken."""
-    return _status(gateway, gateway.phase == "ready", response)
+    """200 while completions are served; 503 while loading, draining or broken, and while the engine does not answer."""
+    return _status(gateway, gateway.ready, response)
 
 
 @router.get("/metrics/", include_in_schema=False)

@@ -25,12 +25,12 @@ from app.errors import (
 )
 from app.gateway import Gateway
 from app.scope import RequestScope
-from app.tokenizing import LARGE, check_size
+from app.text.tokenizing import LARGE, check_size
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def _gateway(request: Request) -> Gateway:
+async def _gateway(request: Request) -> Gateway:  # a plain function would take a thread for each request
     return cast(Gateway, request.app.state.gateway)
 
 

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from app.config.settings import Settings
 from app.drafts.available import available, identity_with
 from app.drafts.drafting import Asked, Drafting
+from app.drafts.report import TemporaryK
 from app.errors import ApiError, BadRequest, Conflict, Forbidden, NotFound, documented
 from app.gateway import Gateway
 from app.routes.parts import BODY_ERRORS, ThisGateway, body_schema, read
 
 router = APIRouter(tags=["drafts"])
 
+LONGEST_S = 600
+"""Seconds that a temporary K may be asked for at most."""
 SWITCH_ERRORS = {**BODY_ERRORS, **documented(Forbidden, Conflict)}
 
 
@@ -28,38 +32,43 @@ def _length(value: object) -> object:
 
 
 class KRequest(BaseModel):
-    """`k`: draft tokens a step, 0 ... block_size - 1, or `auto`: what proves fastest."""
+    """`k`: draft tokens a step, 0 ... block_size - 1, or `auto`: what proves fastest. `seconds`: for so long; then what
+    was asked for before is asked for again.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     k: Annotated[Asked, BeforeValidator(_length)]
+    seconds: Annotated[float, Field(strict=True, gt=0, le=LONGEST_S)] | None = None
 
 
 class KReply(BaseModel):
-    """`k` is in force from the next step on; `asked` is what was asked for, `previous` the K before."""
+    """`k` is in force from the next step on; `asked` is what was asked for, `previous` the K before; `temporary` says
+    what comes when, if K was asked for for a time.
+    """
 
     k: int
     asked: Asked
     previous: int
+    temporary: TemporaryK | None
 
 
 @router.post("/drafts/k", responses=SWITCH_ERRORS, openapi_extra=body_schema(KRequest))
 async def post_k(request: Request, gateway: ThisGateway) -> KReply:
     """Draft so many tokens a step, for requests that run and those that come; nothing is rebuilt and no answer changes.
-    0 drafts nothing. Needs an API key; where none are set, T5GEMMA_ALLOW_SWITCH.
+    0 drafts nothing. With `seconds` for a time: a client that is killed in the middle of a comparison leaves no other K
+    behind, and no window measures another meanwhile. Needs an API key; where none are set, T5GEMMA_ALLOW_SWITCH.
     """
     check_allowed(gateway)
     _, asked = await read(request, gateway, KRequest)
     drafting = gateway.drafting
-    if not drafting.max_k:
-        raise Conflict("no draft is served: there is nothing to set K of", "k")
-    if not drafting.switchable:
-        raise Conflict("the block is as short as K (T5GEMMA_SHORT_BLOCK), which cannot be changed", "k")
+    if (refusal := fixed(drafting)) is not None:
+        raise Conflict(refusal, "k")
     if asked.k != "auto" and asked.k > drafting.max_k:
         raise BadRequest(f"k: {asked.k} is above {drafting.max_k}, the draft's block_size - 1", "k")
     previous = drafting.k
-    await drafting.choose(asked.k)
-    return KReply(k=drafting.k, asked=drafting.asked, previous=previous)
+    k = await drafting.choose(asked.k, asked.seconds)
+    return KReply(k=k, asked=asked.k, previous=previous, temporary=TemporaryK.of(drafting))
 
 
 class ActiveRequest(BaseModel):
@@ -123,5 +132,21 @@ def check_allowed(gateway: Gateway) -> None:
     Raises:
         Forbidden: there are none, and switching without is not allowed.
     """
-    if not gateway.settings.api_keys and not gateway.settings.allow_switch:
-        raise Forbidden("switching needs API keys (T5GEMMA_API_KEYS) or T5GEMMA_ALLOW_SWITCH=true")
+    if (refusal := forbidden(gateway.settings)) is not None:
+        raise Forbidden(refusal)
+
+
+def forbidden(settings: Settings) -> str | None:
+    """Why nobody may switch, if nobody may."""
+    if settings.api_keys or settings.allow_switch:
+        return None
+    return "switching needs API keys (T5GEMMA_API_KEYS) or T5GEMMA_ALLOW_SWITCH=true"
+
+
+def fixed(drafting: Drafting) -> str | None:
+    """Why K cannot be another, if it cannot."""
+    if not drafting.max_k:
+        return "no draft is served: there is nothing to set K of"
+    if not drafting.switchable:
+        return "the block is as short as K (T5GEMMA_SHORT_BLOCK), which cannot be changed"
+    return None

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from pydantic_core import to_json
 
-from app.cancellation import check
 from app.completions.fields import TokenIds
 from app.completions.request import Model
 from app.engine import Engine, InvalidRequest
 from app.routes.parts import BODY_ERRORS, ThisGateway, admitted, body_schema, check_model, read
+from app.text.cancellation import check
 
 router = APIRouter(tags=["tokenizer"])
 PIECE = 10_000

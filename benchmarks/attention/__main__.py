@@ -14,7 +14,7 @@ from benchmarks.attention.figures import figures
 from benchmarks.attention.flash_attention import flash_calls
 from benchmarks.attention.norm_rope import measure_norm_rope
 from benchmarks.attention.sweep import sweep
-from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graph_us
+from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graphs_us
 from benchmarks.attention.workloads import WORKLOADS, chosen_launch, kernel_calls
 from benchmarks.results import record, typed
 
@@ -30,18 +30,20 @@ def hardware() -> dict[str, str]:
 
 
 def measure(bandwidth: float, names: str) -> list[dict[str, object]]:
-    """One row a workload; times in microseconds, the peer's measured next to the kernel's."""
+    """One row a workload; times in microseconds, of the kernel, joined the other way and the peer's in turns."""
     rows: list[dict[str, object]] = []
     for workload in WORKLOADS:
         if names not in workload.name:
             continue
         batches = workload.copies()
         launch = chosen_launch(workload, batches[0])
-        us = graph_us(kernel_calls(workload, batches, launch))
         other = replace(launch, fused=not launch.fused)  # a fused join of very many splits is slow, and right
-        other_us = None if launch.splits == 1 else graph_us(kernel_calls(workload, batches, other))
+        other_calls = None if launch.splits == 1 else kernel_calls(workload, batches, other)
         peer_calls = None if workload.window is not None else flash_calls(workload, len(batches))
-        peer_us = None if peer_calls is None else graph_us(peer_calls)
+        calls = [kernel_calls(workload, batches, launch), other_calls, peer_calls]
+        measured = iter(graphs_us([some for some in calls if some]))
+        us, other_us, peer_us = (next(measured) if some else None for some in calls)
+        assert us is not None
         floor_us = max(workload.kv_bytes / bandwidth * 1e6, LAUNCH_FLOOR_US)
         rows.append({
             "workload": workload.name,

@@ -15,6 +15,29 @@ def graph_us(calls: Sequence[Callable[[], object]], replays: int = REPLAYS) -> f
 
     Give as many calls over different data as it takes to outgrow the L2 cache.
     """
+    return graphs_us([calls], replays)[0]
+
+
+def graphs_us(alternatives: Sequence[Sequence[Callable[[], object]]], replays: int = REPLAYS) -> list[float]:
+    """The same of each of several sets of calls, whose replays take turns: all of them at the same clocks, and each
+    behind another one's. Measured one after the other, the later ones may find a GPU that the first has woken, and
+    what it has left in the cache.
+    """
+    graphs = [_captured(calls) for calls in alternatives]
+    times: list[list[float]] = [[] for _ in graphs]
+    for i in range(1 + replays):
+        for graph, calls, mine in zip(graphs, alternatives, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if i:  # the first is a warm-up
+                mine.append(start.elapsed_time(end) * 1000 / len(calls))
+    return [statistics.median(mine) for mine in times]
+
+
+def _captured(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         calls[0]()
@@ -23,16 +46,7 @@ def graph_us(calls: Sequence[Callable[[], object]], replays: int = REPLAYS) -> f
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    graph.replay()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / len(calls))
-    return statistics.median(times)
+    return graph
 
 
 def copy_bandwidth(gigabytes: float = 4.0) -> float:

@@ -116,7 +116,12 @@ def main() -> None:
     os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
     start = time.perf_counter()
     arm: Any = TransformersArm(spec) if spec["kind"] == "transformers" else VllmArm(spec)
-    say(ready=time.perf_counter() - start)
+    serve(arm, time.perf_counter() - start)
+
+
+def serve(arm: Any, ready_s: float) -> None:
+    """Say that `arm` is ready, then answer until the input ends."""
+    say(ready=ready_s)
     for line in sys.stdin:
         try:
             say(**answer(arm, json.loads(line)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from app.bench.servers import run_to_end
 from benchmarks.engine.figures import Figure, as_json, ratio
 from benchmarks.engine.served import completion, gateway, logs_folder
 from benchmarks.engine.turns import WARM_UP_ROUNDS, settled
@@ -67,7 +68,7 @@ def main() -> None:
     if torch.cuda.device_count() < 2:
         print("nothing is measured: data parallelism needs two GPUs")
         return
-    found, seconds = asyncio.run(measure(logs_folder(args.logs)))
+    found, seconds = run_to_end(measure(logs_folder(args.logs)))
     print(f"dp2_over_dp1_rps = {found.value:.3f}  ({found.low:.3f} ... {found.high:.3f})")
     if args.out:
         details = {"figures": as_json({"dp2_over_dp1_rps": found}), "seconds": seconds}

@@ -9,7 +9,6 @@ and with those that the first start left. Requests are sent one at a time, as so
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import statistics
 import tempfile
@@ -17,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.settings import Settings
+from app.bench.servers import run_to_end
+from app.config.settings import Settings
 from benchmarks.engine.checkpoints import write_pair
 from benchmarks.engine.served import completion, gateway, logs_folder
 from benchmarks.results import record, typed
@@ -107,7 +107,7 @@ def main() -> None:
             name: DEMO / "dflash" if name == "demo" else write_pair(Path(root))
             for name in args.models.split(",")
         }
-        found, details = asyncio.run(measure(models, logs_folder(args.logs)))
+        found, details = run_to_end(measure(models, logs_folder(args.logs)))
     for name, value in found.items():
         print(f"{name} = {value:.2f}")
     if args.out:

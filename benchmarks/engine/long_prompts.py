@@ -2,9 +2,11 @@
 the neighbours of long prompts feel.
 
     python -m benchmarks.engine.long_prompts --out benchmarks/results/h200.json
-    python -m benchmarks.engine.long_prompts --model plugin/demo/verifier --lengths 512 --long 512    # on a CPU
+    python -m benchmarks.engine.long_prompts --only-gaps --step-tokens 128 64 256 512     # several bounds, in turns
+    python -m benchmarks.engine.long_prompts --model plugin/demo/verifier --lengths 512 --long 512 \\
+        --step-tokens 32 --kv-bytes 1073741824 --enforce-eager    # on a CPU, with the gateway's bound there
 
-Random weights in the published shape unless a model is given. The engine runs in a process of its own and is read
+Random weights in the published shape unless a model is given. The engine runs where the gateway puts it and is read
 through its asynchronous front end, as the gateway reads it; nothing is compiled, so that it starts within a minute.
 """
 
@@ -18,34 +20,17 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from app.process.cpu_process import cpu_build, placement
+from benchmarks.engine.gaps import STREAM_TOKENS, STREAMS, Round, kinds, measure_round, set_step_tokens
 from benchmarks.results import record, typed
 
-STREAMS = 4
-STREAM_TOKENS = 4000
-EVERY_S = 1.0
-"""From one long prompt to the next."""
 FIRST_ID = 300
 """Above the special tokens of both vocabularies; prompts are random ids from here to twice that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Seconds between the chunks of running streams."""
-
-    median: float
-    worst: float
-    prompts: int
-
-    @classmethod
-    def of(cls, arrivals: Sequence[Sequence[float]], prompts: int) -> Gaps:
-        """From each stream's times of arrival."""
-        gaps = [b - a for times in arrivals for a, b in itertools.pairwise(times)]
-        return cls(statistics.median(gaps), max(gaps), prompts)
 
 
 class Engine:
@@ -80,10 +65,14 @@ class Engine:
             first = when
         return first - began
 
+    async def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of the worker says."""
+        (found,) = await self._llm.collective_rpc(function, args=arguments)
+        return found
+
     async def peak_bytes(self) -> int:
         """Most memory that the worker's tensors had since this was last asked; 0 without a GPU."""
-        (found,) = await self._llm.collective_rpc(_peak)
-        return int(found)
+        return int(await self.ask(_peak))
 
 
 def _peak(worker: Any) -> int:
@@ -96,39 +85,37 @@ def _peak(worker: Any) -> int:
     return int(found)
 
 
-async def neighbours(engine: Engine, long: int, seconds: float, every: float | None) -> Gaps:
-    """Four streams for a while, with a new prompt of `long` tokens every so many seconds, or without any."""
-    arrivals: list[list[float]] = [[] for _ in range(STREAMS)]
-    sent: list[asyncio.Task[float]] = []
+async def gaps(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, float], dict[str, Any]]:
+    """What streams feel under each bound of a step's encoder tokens and beside each kind of neighbours, in turns.
 
-    async def stream(times: list[float]) -> None:
-        chunks = engine.chunks(engine.prompt(32), STREAM_TOKENS)
-        async for when in chunks:
-            times.append(when)  # noqa: PERF401  another task reads them meanwhile
+    Raises:
+        RuntimeError: several bounds, and the worker is a process of its own.
+    """
+    neighbours = kinds(args.long)
+    found: dict[tuple[int, str], list[Round]] = {}
+    for _ in range(args.gap_rounds):
+        for tokens in args.step_tokens:
+            if len(args.step_tokens) > 1 and not await engine.ask(set_step_tokens, tokens):
+                raise RuntimeError("the engine's bound cannot be changed: the worker is a process of its own")
+            for name, joining in neighbours.items():
+                measured = await measure_round(engine, joining, args.seconds)
+                found.setdefault((tokens, name), []).append(measured)
+                print(f"{tokens} tokens a step, {name}: {measured}", flush=True)
+    # What prompts do to their neighbours they do in every round, what else the machine does not.
+    least = {key: min(one.client.ratio for one in rounds) for key, rounds in found.items()}
+    for tokens in args.step_tokens:
+        print(f"{tokens} tokens a step: " + ", ".join(f"{n} {least[tokens, n]:.2f}" for n in neighbours))
+    figures = {f"worst_gap_over_median_{name}": least[args.step_tokens[0], name] for name in neighbours}
+    details: dict[str, Any] = {}
+    for (tokens, name), rounds in found.items():
+        details.setdefault(str(tokens), {})[name] = [asdict(one) for one in rounds]
+    return figures, details
 
-    prompts = [engine.prompt(long) for _ in range(int(seconds / every))] if every else []
-    streams = [asyncio.create_task(stream(times)) for times in arrivals]
-    await asyncio.sleep(EVERY_S)  # their own admission
-    for times in arrivals:
-        times.clear()
-    for prompt in prompts:
-        sent.append(asyncio.create_task(engine.first_token(prompt)))
-        await asyncio.sleep(every or 0)
-    if not prompts:
-        await asyncio.sleep(seconds)
-    measured = [list(times) for times in arrivals]
-    await asyncio.gather(*sent)
-    for task in streams:
-        task.cancel()
-    await asyncio.gather(*streams, return_exceptions=True)
-    return Gaps.of(measured, len(prompts))
 
-
-async def measure(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, float], dict[str, Any]]:
-    """All figures, and what they were made from."""
+async def first_tokens(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, float], dict[str, Any]]:
+    """Of new and repeated prompts, and of one at the model's limit."""
     figures: dict[str, float] = {}
-    details: dict[str, Any] = {"ttft": {}, "limit": {}, "gaps": {}}
-    await engine.first_token(engine.prompt(64))
+    details: dict[str, Any] = {"ttft": {}, "limit": {}}
     for length in args.lengths:
         miss, hit = [], []
         for _ in range(args.rounds):
@@ -151,16 +138,15 @@ async def measure(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, f
     }
     figures["limit_prompt_s"] = seconds
     print(f"{args.limit} tokens: {seconds:.3f} s, peak {peak / 1e9:.2f} GB", flush=True)
-    for name, every in (("alone", None), ("beside_long_prompts", EVERY_S)):
-        gaps = await neighbours(engine, args.long, args.seconds, every)
-        details["gaps"][name] = asdict(gaps)
-        figures[f"worst_gap_over_median_{name}"] = gaps.worst / gaps.median
-        print(
-            f"{name}: median {1e3 * gaps.median:.2f} ms, worst {1e3 * gaps.worst:.2f} ms, {gaps.prompts} prompts of "
-            f"{args.long}",
-            flush=True,
-        )
     return figures, details
+
+
+async def measure(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, float], dict[str, Any]]:
+    """All figures, and what they were made from."""
+    await engine.first_token(engine.prompt(64))
+    figures, details = ({}, {}) if args.only_gaps else await first_tokens(engine, args)
+    of_gaps, details["gaps"] = await gaps(engine, args)
+    return figures | of_gaps, details
 
 
 def engine_arguments(args: argparse.Namespace, model: Path) -> dict[str, Any]:
@@ -181,7 +167,7 @@ def engine_arguments(args: argparse.Namespace, model: Path) -> dict[str, Any]:
         "enforce_eager": args.enforce_eager,
         "ec_manager_config": {
             "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
-            "manager_config": {"cache_bytes": 1 << 30, "busy_step_tokens": args.step_tokens},
+            "manager_config": {"cache_bytes": 1 << 30, "busy_step_tokens": args.step_tokens[0]},
         },
     }
     if not args.enforce_eager:
@@ -190,11 +176,15 @@ def engine_arguments(args: argparse.Namespace, model: Path) -> dict[str, Any]:
 
 
 async def run(args: argparse.Namespace, model: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """Starts the engine, measures, ends it."""
+    """Starts the engine as the gateway does, measures, ends it."""
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.gc_utils import freeze_gc_heap
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(args, model)))
+    with placement(cpu_build(), 1) as placed:
+        config = AsyncEngineArgs(**engine_arguments(args, model), **placed).create_engine_config()
+    llm = AsyncLLM.from_vllm_config(config)
+    freeze_gc_heap()  # else a collection stops the streams for milliseconds
     try:
         return await measure(Engine(llm, args.seed), args)
     finally:
@@ -211,10 +201,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, help="default: the model's max_position_embeddings")
     parser.add_argument("--long", type=int, default=8192, help="tokens of the streams' neighbours")
     parser.add_argument(
-        "--step-tokens", type=int, default=512, help="encoder tokens of a step beside streams"
-    )
+        "--step-tokens", type=int, nargs="+", default=[128],
+        help="encoder tokens of a step beside streams; the figures are the first one's",
+    )  # fmt: skip
+    parser.add_argument("--only-gaps", action="store_true", help="what neighbours feel, and nothing else")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=8, help="of each kind of neighbourhood")
+    parser.add_argument("--seconds", type=float, default=4, help="of each kind of neighbourhood")
+    parser.add_argument("--gap-rounds", type=int, default=3, help="of all kinds, in turns")
     parser.add_argument("--kv-bytes", type=int, default=8 << 30)
     parser.add_argument("--enforce-eager", action="store_true", help="no graphs either; needed on a CPU")
     parser.add_argument("--seed", type=int, default=0)

@@ -140,6 +140,9 @@ def _graphs(worker: Any, batch: int, query_len: int) -> dict[str, Any]:
     speculator = getattr(runner, "speculator", None)
     if speculator is not None:
         managers["draft"] = (speculator.query_cudagraph_manager, speculator.num_query_per_req)
+    sampling = getattr(runner.cudagraph_manager, "sampling", None)
+    if sampling is not None:  # a replay ends with the state of its requests
+        sampling.stage_nobody()
     found = {}
     for name, (manager, length) in managers.items():
         if manager is None:

@@ -1,4 +1,4 @@
-"""Replicas on a Ray cluster: `pip install .[cuda,ray]`, then `serve run config/ray/serve.yaml`.
+"""Replicas on a Ray cluster: `serve run config/ray/serve.yaml`, or `config/ray/demo.yaml` on the CPU.
 
 Ray makes one gateway, hence one engine, for each replica; the nodes' environment holds the settings. A replica counts
 as running once its engine serves, and is replaced when its engine is lost. Beside Ray's proxy, which takes any replica,

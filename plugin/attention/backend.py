@@ -58,11 +58,11 @@ class MergedMetadataBuilder(AttentionMetadataBuilder[MergedMetadata]):
         # The launch is chosen for a verification wherever there are drafts, also in a step that happens to verify none:
         # a request's rounding must not depend on what the others in its batch are doing.
         self.decode_query_len = max_decode_query_len(vllm_config)
-        # vLLM's tables have room for as many tokens as a step may bring; the launch is chosen by their width.
-        self.max_blocks: int | None = None
-        if self.is_cross:
-            longest = vllm_config.model_config.hf_config.max_source_positions
-            self.max_blocks = cdiv(longest, kv_cache_spec.block_size)
+        # vLLM's tables, of either cache, have room for all encoder tokens that a step may bring; the launch is chosen
+        # by their width.
+        model = vllm_config.model_config
+        longest = model.hf_config.max_source_positions if self.is_cross else model.max_model_len
+        self.max_blocks = cdiv(longest, kv_cache_spec.block_size)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False

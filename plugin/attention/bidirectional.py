@@ -61,28 +61,44 @@ def bidirectional_attention(
         if window is None or min(window_sides(window)) >= length - 1:
             outputs.append(_attend(qs, ks, vs, None, scale))
         else:
-            outputs.append(_windowed(qs, ks, vs, window, scale))
+            outputs.append(_windowed(qs, ks, vs, slice(0, length), window, scale))
     return torch.cat(outputs)
 
 
-def rows_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """Some queries of one prompt over all of its keys, in a layer without a window.
+def rows_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: slice,
+    window: int | None,
+    scale: float,
+    cu_seqlens: torch.Tensor,
+) -> torch.Tensor:
+    """Some queries of one prompt over all of its keys.
 
     Args:
-        q: `[num_rows, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`.
+        q: `[num_tokens, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`.
+        rows: those of `q` to attend.
+        window: None for full attention, else the model's `sliding_window`, on the CPU only.
         scale: factor on the scores.
+        cu_seqlens: `[2]`, int32, 0 and num_tokens.
 
     Returns:
         `[num_rows, num_heads, head_dim]`.
     """
     if q.device.type != "cuda":
-        return _attend(q, k, v, None, scale)
-    rows, keys = (torch.arange(2, dtype=torch.int32, device=q.device) * len(x) for x in (q, k))
+        if window is None or min(window_sides(window)) >= len(q) - 1:
+            return _attend(q[rows], k, v, None, scale)
+        return _windowed(q, k, v, rows, window, scale)
+    if window is not None:
+        raise ValueError("a windowed layer's attention is not parted on a GPU")
+    q = q[rows]
+    starts = cu_seqlens.clamp(max=len(q))
     if q.dtype == torch.float32:
         from plugin.attention.bidirectional_kernel import attend_prompts
 
-        return attend_prompts(q, k, v, rows, len(q), None, scale, keys)
-    return _flash(q, k, v, rows, keys, len(q), len(k), None, scale)
+        return attend_prompts(q, k, v, starts, len(q), None, scale, cu_seqlens)
+    return _flash(q, k, v, starts, cu_seqlens, len(q), len(k), None, scale)
 
 
 def _varlen(
@@ -146,14 +162,16 @@ def _flash_version(head_dim: int) -> int:
     return int(version)
 
 
-def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale: float) -> torch.Tensor:
+def _windowed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice, window: int, scale: float
+) -> torch.Tensor:
     """Chunks of queries over the keys that some of them see, so that memory grows with the length, not its square."""
     length = q.shape[0]
     left, right = window_sides(window)
     chunk = min(QUERY_CHUNK, max(LEAST_CHUNK, 2 * window))
     outputs = []
-    for start in range(0, length, chunk):
-        end = min(start + chunk, length)
+    for start in range(rows.start, rows.stop, chunk):
+        end = min(start + chunk, rows.stop)
         first, last = max(0, start - left), min(length, end + right)
         mask = window_mask(range(start, end), range(first, last), window, q.device)
         outputs.append(_attend(q[start:end], k[first:last], v[first:last], mask, scale))

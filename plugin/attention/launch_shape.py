@@ -64,7 +64,7 @@ _TILES = {
     (16, "short"): Tile(32, 4, 2, 2.0, 4, 32, 32, True),
     (16, "several"): Tile(64, 4, 2, 2.0, 2, 4, 64, True),
     (16, "long"): Tile(64, 4, 2, 1.0, 1, MAX_SPLITS, 64, False),
-    (16, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, True),
+    (16, "many"): Tile(32, 4, 3, 2.0, 1, MAX_SPLITS, 64, False),
     (32, "short"): Tile(32, 4, 2, 2.0, 8, 16, 32, True),
     (32, "several"): Tile(64, 8, 3, 2.0, 2, 4, 192, True),
     (32, "long"): Tile(64, 8, 2, 1.0, 1, MAX_SPLITS, 64, False),
@@ -157,6 +157,15 @@ def join_block_d(splits: int, head_dim: int) -> int:
 def join_block_r(splits: int) -> int:
     """Rows of a program of the join: several where there are few splits, and so as a rule many requests."""
     return 4 if splits <= 4 else 1
+
+
+def join_overlaps(splits: int, programs: int, num_sms: int) -> bool:
+    """Whether the launch behind the join may begin beside its programs.
+
+    Not where they take most of the device and many splits say that there are few requests: the next launch, which then
+    has few programs, would be crowded onto the multiprocessors that happen to be free.
+    """
+    return splits <= 4 or 2 * programs <= num_sms
 
 
 def join_block_s(splits: int) -> int:

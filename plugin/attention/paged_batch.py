@@ -94,7 +94,7 @@ def naive_reference(batch: PagedBatch, window: int | None, scale: float, request
     """The attention of some requests of a small batch by `naive.py`, in float64 on the CPU."""
 
     def sequences(pages: Pages) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        k, v = (x.cpu().transpose(1, 2) for x in gather_pages(pages))
+        k, v = (x.cpu().transpose(1, 2) for x in gather_pages(pages).chunk(2, dim=-1))
         lens = pages.seq_lens.tolist()
         return [k[r, : lens[r]] for r in requests], [v[r, : lens[r]] for r in requests]
 

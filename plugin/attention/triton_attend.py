@@ -184,7 +184,12 @@ def attend_kernel(
         o_token_head = o_token * NUM_HEADS + o_head
         o_mine = i_split * stride_split + o_token_head
         tl.store(p_lse + o_mine, tl.where(b_sum > 0.0, b_max + tl.log2(b_total), float("-inf")), mask=m_row)
-        tl.store(p_partial + o_mine[:, None] * HEAD_DIM + o_v[None, :], b_out, mask=m_row[:, None])
+        if p_partial.dtype.element_ty == tl.float16:  # of bfloat16 values, whose range is wider
+            b_out = tl.where(b_out > 65504.0, 65504.0, tl.where(b_out < -65504.0, -65504.0, b_out))
+        tl.store(
+            p_partial + o_mine[:, None] * HEAD_DIM + o_v[None, :], b_out.to(p_partial.dtype.element_ty),
+            mask=m_row[:, None],
+        )  # fmt: skip
         if JOIN:
             # All threads' stores come before the one thread's release, and its acquire before all threads' loads.
             tl.debug_barrier()

@@ -63,7 +63,9 @@ def join_splits(
     top = tl.max(b_lse, 0)
     b_weight = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top)[None, :])
     total = tl.sum(b_weight, 0)
-    b_out = tl.sum(b_part * b_weight[:, :, None], 0) / tl.where(total > 0.0, total, 1.0)[:, None]
+    b_out = (
+        tl.sum(b_part.to(tl.float32) * b_weight[:, :, None], 0) / tl.where(total > 0.0, total, 1.0)[:, None]
+    )
     p_row = p_out + o_token * stride_out_token + o_head * stride_out_head
     tl.store(p_row[:, None] + o_d[None, :], b_out.to(p_out.dtype.element_ty), mask=m_row[:, None])
 
@@ -98,11 +100,12 @@ def join_kernel(
     num_tokens, window, split_tiles, max_splits, stride_out_token, stride_out_head,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of BLOCK_R rows (query token and head) and part of head_dim, where there is more than one split.
 
-    Grid `(rows / BLOCK_R * head_dim / BLOCK_D, kv_heads, requests)`; BLOCK_R divides BLOCK_M.
+    Grid `(rows / BLOCK_R * head_dim / BLOCK_D, kv_heads, requests)`; BLOCK_R divides BLOCK_M. With NEXT the launch
+    behind this one may begin beside it, else when it ends.
     """
     i_d = tl.program_id(0) % (HEAD_DIM // BLOCK_D)
     i_row = tl.program_id(0) // (HEAD_DIM // BLOCK_D) * BLOCK_R
@@ -114,7 +117,8 @@ def join_kernel(
     )  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        if NEXT:
+            tl.extra.cuda.gdc_launch_dependents()
     if (i_row // GROUP >= query_len) | (n_splits == 1):
         return
     o_row = i_row + tl.arange(0, BLOCK_R)

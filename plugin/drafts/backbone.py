@@ -25,6 +25,7 @@ from plugin.drafts.location import download, locate
 from plugin.drafts.safetensors_header import loaded_files
 from plugin.drafts.tensors import never_zero
 from plugin.projection import few_tokens
+from plugin.projection.residual_norm import ResidualNorm
 
 
 def normalize_context_k(all_k: torch.Tensor, weights: torch.Tensor, eps: float) -> torch.Tensor:
@@ -50,12 +51,20 @@ def shared_slots(slots: torch.Tensor | list[torch.Tensor | None] | None) -> torc
     return first
 
 
+def replace_norms(module: torch.nn.Module, *names: str) -> None:
+    """Put norms of our own in the place of vLLM's, whose weights are not loaded yet."""
+    for name in names:
+        norm = getattr(module, name)
+        setattr(module, name, ResidualNorm(norm.hidden_size, eps=norm.variance_epsilon))
+
+
 class DraftLayer(DFlashQwen3DecoderLayer):
     """vLLM's layer; on CUDA with attention of our own where it serves (`fused`), and with our own projections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fused = current_platform.is_cuda() and attend_in_blocks(self.self_attn)
+        replace_norms(self, "input_layernorm", "post_attention_layernorm")
 
     def forward(
         self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
@@ -87,19 +96,36 @@ class DraftBackbone(DFlashQwen3Model):
 
     def __init__(self, *, vllm_config: VllmConfig, start_layer_id: int = 0, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
+        replace_norms(self, "norm")
         self._fused = all(layer.fused for layer in self.layers)
         self._caches: tuple[int, torch.Tensor] | None = None
 
-    def _norm_context(self, context_states: torch.Tensor) -> torch.Tensor:
-        """`[num_tokens, hidden_size]`, normed by the weight that all layers share."""
-        normed = torch.empty_like(context_states)
-        ops.rms_norm(normed, context_states, self._hidden_norm_weight, self._rms_norm_eps)
-        return normed
+    def _norm_context(self, states: torch.Tensor, fusion: torch.Tensor | None = None) -> torch.Tensor:
+        """The context `[num_layers, num_tokens, hidden_size]`, normed by the weight that all layers share.
+
+        Args:
+            states: `[num_tokens, T * hidden_size]`.
+            fusion: `[num_layers, T]`, each layer's weights of the T taps; None for one context of all layers.
+        """
+        if states.is_cuda:
+            from plugin.drafts.kernels import context_pages
+
+            return context_pages.norm_context(states, fusion, self._hidden_norm_weight, self._rms_norm_eps)
+        context = states[None]
+        if fusion is not None:
+            context = torch.einsum("dt,nth->dnh", fusion, states.unflatten(-1, (fusion.shape[1], -1)))
+        rows = context.flatten(0, 1)
+        normed = torch.empty_like(rows)
+        ops.rms_norm(normed, rows, self._hidden_norm_weight, self._rms_norm_eps)
+        return normed.view_as(context)
 
     def _context_kv(self, context_states: torch.Tensor) -> torch.Tensor:
         """`[num_tokens, hidden_size]` -> `[num_layers, num_tokens, 2, num_kv_heads, head_dim]`, keys not yet normed."""
-        normed = self._norm_context(context_states)
-        kv = torch.nn.functional.linear(normed, self._fused_kv_weight, self._fused_kv_bias)
+        (normed,) = self._norm_context(context_states)
+        if normed.is_cuda and self._fused_kv_bias is None:
+            kv = few_tokens.linear_op(normed, self._fused_kv_weight)
+        else:
+            kv = torch.nn.functional.linear(normed, self._fused_kv_weight, self._fused_kv_bias)
         shape = (self._num_attn_layers, 2, self._num_kv_heads, self._head_dim)
         return kv.unflatten(-1, shape).transpose(0, 1)
 
@@ -121,7 +147,7 @@ class DraftBackbone(DFlashQwen3Model):
         if not self._fused or slots is None or not hasattr(self, "_num_attn_layers"):
             super().precompute_and_store_context_kv(context_states, context_positions, context_slot_mapping)
             return
-        from plugin.drafts import context_pages
+        from plugin.drafts.kernels import context_pages
 
         caches = [layer.kv_cache for layer in self._attn_layers]
         # Made before the first capture, and anew should vLLM bind other caches.
@@ -151,6 +177,16 @@ class DraftModel(DFlashQwen3ForCausalLM):
         # unnecessary once DFlash's does.
         self.has_own_lm_head = self.draft_id_to_target_id is not None
 
+    def project_taps(self, taps: torch.Tensor, out: torch.Tensor) -> None:
+        """`combine_hidden_states` of `taps` `[num_tokens, T * hidden_size]` into `out` `[num_tokens, hidden_size]`.
+
+        A plain product needs no copy.
+        """
+        if few_tokens.plain(self.model.fc):
+            torch.mm(taps, self.model.fc.weight.t(), out=out)
+        else:
+            out[:] = self.combine_hidden_states(taps)
+
     def compute_draft_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`[num_rows, hidden_size]` -> logits over the draft's own vocabulary, `[num_rows, draft_vocab_size]`."""
         logits: torch.Tensor = self.logits_processor(self.lm_head, hidden_states)
@@ -165,7 +201,7 @@ class DraftModel(DFlashQwen3ForCausalLM):
     def pick(self, logits: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The verifier ids `[num_rows]` of the largest of `logits + bias`, each `[num_rows, draft_vocab_size]`."""
         if logits.is_cuda and logits.stride(-1) == 1:
-            from plugin.drafts import triton_pick
+            from plugin.drafts.kernels import triton_pick
 
             return triton_pick.pick(logits, bias, self.draft_id_to_target_id)
         return self.map_draft_to_target((logits if bias is None else logits + bias).argmax(dim=-1))

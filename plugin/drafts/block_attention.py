@@ -53,7 +53,7 @@ class BlockMetadataBuilder(MergedMetadataBuilder):
             common.query_start_loc,
             common.seq_lens,
             common.max_seq_len,
-            common.block_table_tensor,
+            common.block_table_tensor[:, : self.max_blocks],
             self._no_keys[: common.num_reqs],
         )
 
@@ -96,7 +96,8 @@ class BlockImpl(MergedImpl):
             query[:n],
             m.query_start_loc,
             m.max_query_len,
-            Pages(kv_cache, m.block_table, m.no_keys, 0),
+            # One page wide, since the launch is chosen by the widths of both tables.
+            Pages(kv_cache, m.block_table[:, :1], m.no_keys, 0),
             Pages(kv_cache, m.block_table, m.seq_lens, m.max_seq_len),
             None,
             self.scale,

@@ -15,7 +15,7 @@ from pathlib import Path
 from plugin.drafts.facts import CheckpointError, Checkpoints, DraftFacts, VerifierFacts
 from plugin.drafts.families import VERIFIER_ARCHITECTURE
 from plugin.drafts.fields import Fields
-from plugin.drafts.location import Location, download, locate
+from plugin.drafts.location import Location, download, locate, refuse_what_is_no_file
 from plugin.drafts.speculators import draft_facts, is_draft
 from plugin.drafts.tensors import check_draft
 from plugin.drafts.verifier_config import check_tokenizer, check_verifier, verifier_facts
@@ -29,6 +29,7 @@ __all__ = [
     "check_fit",
     "fetch",
     "read_draft",
+    "refuse_what_is_no_file",
     "resolve",
 ]
 
@@ -121,6 +122,7 @@ def fetch(checkpoints: Checkpoints) -> Checkpoints:
 def read_draft(folder: str | os.PathLike[str]) -> DraftFacts:
     """Facts of one local draft, its weights checked; CheckpointError when it is none."""
     path = Path(folder).absolute()
+    refuse_what_is_no_file(path)
     location = Location(path.name, path)
     config = Fields.read(path / "config.json")
     return check_draft(draft_facts(config, location), path)

@@ -64,9 +64,7 @@ class DFlareBackbone(DraftBackbone):
 
     def _context_kv(self, context_states: torch.Tensor) -> torch.Tensor:
         """`[num_tokens, T * hidden_size]` -> `[num_layers, num_tokens, 2, num_kv_heads, head_dim]`."""
-        taps = context_states.unflatten(-1, (self.num_taps, -1))
-        fused = torch.einsum("dt,nth->dnh", self._fusion, taps)
-        normed = self._norm_context(fused.flatten(0, 1)).view_as(fused)
+        normed = self._norm_context(context_states, self._fusion)
         kv = torch.bmm(normed, self._context_kv_weight.transpose(1, 2))
         return kv.unflatten(-1, (2, self._num_kv_heads, self._head_dim))
 

@@ -79,6 +79,24 @@ class T5Gemma2DSparkDraftModel(DraftModel):
             tokens.append(previous)
         return torch.stack(tokens, dim=1)
 
+    def pick_block(self, hidden: torch.Tensor, anchors: torch.Tensor, out: torch.Tensor) -> bool:
+        """`sample_block` with the largest logits' tokens into `out` `[num_requests, K]`, by programs of our own.
+
+        Returns:
+            Whether they serve: the vanilla head's 16-bit weights on CUDA, for few requests. If not, `out` is as it was.
+        """
+        head = self.model.markov_head
+        if head.head_type != "vanilla" or not hidden.is_cuda:
+            return False
+        from plugin.drafts.kernels import triton_pick
+
+        w1, w2 = head.markov_w1.weight, head.markov_w2.weight
+        if not triton_pick.serves(hidden, w2):
+            return False
+        base = self.compute_draft_logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+        triton_pick.pick_block(base, anchors, w1, w2, self.draft_id_to_target_id, out)
+        return True
+
     def compute_confidence(self, hidden: torch.Tensor, markov_embed: torch.Tensor) -> torch.Tensor:
         """Estimated acceptance of each slot, `[num_rows]`, from `[num_rows, hidden_size]` and `[num_rows, rank]`."""
         confidence: Any = self.model.confidence_head

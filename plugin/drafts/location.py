@@ -80,7 +80,20 @@ def _readable_folder(path: Path, given: str) -> Path:
         raise CheckpointError(f"{given}: is a file, not a folder; give the checkpoint's folder")
     if not os.access(path, os.R_OK | os.X_OK):
         raise CheckpointError(f"{given}: the folder cannot be read: permission denied")
+    refuse_what_is_no_file(path)
     return path
+
+
+def refuse_what_is_no_file(folder: Path) -> None:
+    """Nothing in a checkpoint's folder is a pipe, a socket or a device: whoever opens one waits for ever.
+
+    Raises:
+        CheckpointError: one is; its path.
+    """
+    for entry in sorted(folder.iterdir()):
+        # What exists; a link that leads nowhere is told of by whoever needs it.
+        if entry.exists() and not (entry.is_file() or entry.is_dir()):
+            raise CheckpointError(f"{entry}: cannot be read: is a pipe, socket or device, not a file")
 
 
 def download(location: Location) -> Location:

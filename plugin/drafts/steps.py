@@ -21,15 +21,38 @@ class StepStats:
         num_requests: requests in the step.
         seconds: the step's duration, from the end of the step before to its own end; None where it says nothing about
             K: nothing ran before it, or it, the step before it or one in flight behind it admits or resumes a request,
-            has another K, or a request with another number of drafts than that.
+            has another K, or a request that was given another number of drafts than that.
         drafts: by the number of drafts verified for a request: how many drafts had it, and at each of its positions
-            how many tokens were accepted. 0 is there only for drafts of which a grammar refused every token.
+            how many tokens were accepted. 0 is there only for drafts of which a grammar refused every token, or
+            adaptive verification left out every token.
+        before_trimming: the same by the number of drafts before a grammar refused some and adaptive verification left
+            some out, those counting as not accepted; empty where it is the same. What a grammar refuses is no token
+            that the verifier could have chosen.
+        wall, idle: seconds from the end of the step before, whatever the step did, and those of them in which no step
+            was under way; 0 where nobody measured them.
+        tokens: output tokens, without what was accepted behind an output's end; None where nobody counted them.
     """
 
     k: int
     num_requests: int
     seconds: float | None = None
     drafts: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    before_trimming: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    wall: float = 0.0
+    idle: float = 0.0
+    tokens: int | None = None
+
+    @property
+    def drafted(self) -> dict[int, tuple[int, tuple[int, ...]]]:
+        """By the number of drafts that the step was given, whatever it verified of them: what K brought."""
+        return self.before_trimming or self.drafts
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens, as far as they are known: one for each request and those that were accepted."""
+        if self.tokens is not None:
+            return self.tokens
+        return self.num_requests + sum(sum(accepted) for _, accepted in self.drafts.values())
 
 
 def step_stats(scheduler_stats: Any) -> StepStats | None:

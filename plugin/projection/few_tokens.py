@@ -8,18 +8,21 @@ from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
 
-MAX_TOKENS = 16
+MAX_TOKENS = 32
 """Tokens of a step up to which the weights are read by our own program; 0 leaves all steps to cuBLAS.
 
 On an H200 a layer of the decoder takes 33.1 us with it and 40.7 with cuBLAS for one token, 36.1 and 44.9 for eight,
-48.2 and 48.1 for 32 (layers with weights of their own in one graph, as `python -m benchmarks.linear` captures them).
-Behind an attention that is launched for long requests and joined apart, eight tokens take 49.0 and 48.4."""
+42.7 (gate and up by cuBLAS, else 48.2) and 48.1 for 32: layers with weights of their own in one graph, as `python -m
+benchmarks.linear` captures them."""
+
+MAX_GATED_TOKENS = 16
+"""The same for gate and up, whose two products need more registers."""
 
 
-def _serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _serves(x: torch.Tensor, weight: torch.Tensor, max_tokens: int) -> bool:
     """Whether the program takes these: 16-bit, few tokens, and no request for results that do not depend on them."""
     return (
-        0 < x.shape[0] <= MAX_TOKENS
+        0 < x.shape[0] <= max_tokens
         and x.dtype in (torch.bfloat16, torch.float16)
         and x.stride(1) == 1
         and weight.is_contiguous()
@@ -31,7 +34,7 @@ def linear_op(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Body of the custom op `t5gemma2_linear`; see `linear`."""
     from plugin.projection import triton_linear
 
-    if _serves(x, weight) and (cut := triton_linear.choose_cut(*weight.shape)) is not None:
+    if _serves(x, weight, MAX_TOKENS) and (cut := triton_linear.choose_cut(*weight.shape)) is not None:
         return triton_linear.project(x, weight, cut)
     return torch.nn.functional.linear(x, weight)
 
@@ -40,7 +43,7 @@ def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
     """Body of the custom op `t5gemma2_gated`; see `gated`."""
     from plugin.projection import triton_linear
 
-    if _serves(x, weight):
+    if _serves(x, weight, MAX_GATED_TOKENS):
         cut = triton_linear.choose_cut(weight.shape[0], weight.shape[1])
         if cut is not None and weight.shape[0] % (2 * cut.block_n) == 0:
             return triton_linear.project(x, weight, cut, act)

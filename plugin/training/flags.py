@@ -56,6 +56,10 @@ def add_family(parser: argparse.ArgumentParser, family: str) -> None:
     add("--out", type=Path, required=True, metavar="FOLDER", help="the run folder, made or gone on from")
     add("--fresh", action="store_true", help="refuse a run folder that holds checkpoints instead of going on")
     add("--from", dest="start", type=Path, metavar="FOLDER", help="draft whose weights a new run starts with")
+    text = (
+        "with --from: that draft learned from an earlier state of the verifier, whose embedding is replaced"
+    )
+    add("--new-verifier", action="store_true", help=text)
     add(
         "--responses", action=_Responses, default="data", metavar="data|verifier|URL",
         help="learn from the data's responses (default), or from the verifier's own greedy answers to the data's"

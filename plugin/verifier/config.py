@@ -162,7 +162,7 @@ class T5Gemma2ModelConfig(VerifyAndUpdateConfig):
         if current_platform.is_cuda():
             require_fast_serving(vllm_config)
         # vLLM leaves an explicit enable_prefix_caching=True standing and dies at the first request:
-        # cross-attention blocks cannot be shared (CrossAttentionManager).
+        # its manager of cross blocks finds none again (CrossAttentionManager).
         if vllm_config.cache_config.enable_prefix_caching:
             logger.warning("Prefix caching does not exist for encoder-decoder models; switching it off.")
             vllm_config.cache_config.enable_prefix_caching = False

@@ -1,4 +1,5 @@
-"""Decode graphs for every number of tokens that a request may bring: one for each K, and any mixture of them.
+"""Decode graphs for every number of tokens that a request may bring: one for each K, and any mixture of them. They go
+on behind the model to the step's greedy tokens.
 
 vLLM captures either graphs of one query length or graphs of any mixture up to it ("varlen"), the latter only for
 adaptive verification. Here K may change from step to step (`plugin.vllm_hooks.draft_length`), and one request may join
@@ -7,24 +8,134 @@ where this tells have one for each K; mixed graphs serve all other steps.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import torch
 from vllm.config.compilation import CUDAGraphMode
-from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, ModelCudaGraphManager
+from vllm.utils.torch_utils import weak_ref_tensor
+from vllm.v1.worker.gpu.cudagraph_utils import (
+    BatchExecutionDescriptor,
+    CudaGraphManager,
+    ModelCudaGraphManager,
+)
 
 FEW_REQUESTS = (1, 2, 4, 8, 16, 32)
 """Requests of the uniform graphs of the shorter query lengths: 42 graphs for a block of eight. With more requests the
 mixed graphs are as good."""
 
+MOST_LOGITS = 256
+"""Tokens of the largest graph that goes on behind the model. Logits of the published vocabulary are half a megabyte a
+token (bfloat16) in the graphs' memory, and the more tokens a step has, the less of its time is the host's."""
 
-class DecodeGraphManager(ModelCudaGraphManager):
+
+class Sampling(Protocol):
+    """What goes on behind the model: `plugin.vllm_hooks.graph_sampling`."""
+
+    def run(self, hidden_states: torch.Tensor, num_reqs: int) -> torch.Tensor:
+        """Logits `[num_tokens, vocab_size]` of hidden states `[num_tokens, hidden_size]` of so many requests at most;
+        the rest it keeps."""
+
+    def reserve(self, num_tokens: int) -> None:
+        """Take as much memory as the logits of so many tokens, and give it back."""
+
+    def stage(self) -> None:
+        """Have the next replay know its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replayed graph has computed, in the same places every time.
+
+    Attributes:
+        outputs: what vLLM makes of it.
+        hidden_states: `[num_tokens, hidden_size]`, the very object in `outputs`.
+        logits: `[num_tokens, vocab_size]` if the graph computes them, there until another graph is replayed.
+    """
+
+    outputs: Any
+    hidden_states: torch.Tensor
+    logits: torch.Tensor | None
+
+
+class SampledGraphs(CudaGraphManager):
+    """Captures `sampling` behind the model. It stands between vLLM's two managers, of which the upper one makes the
+    forward pass that this one prolongs, and the lower one captures it.
+
+    Attributes:
+        sampling: set before the capture, by the runner's hook; None captures what vLLM does.
+        logits: by graph, where it leaves them. The memory is that of all graphs together: nobody else may hold it.
+    """
+
+    sampling: Sampling | None = None
+    logits: dict[BatchExecutionDescriptor, torch.Tensor]
+    _replays: dict[BatchExecutionDescriptor, Replay]
+
+    def capture(self, create_forward_fn: Any, progress_bar_desc: str = "Capturing CUDA graphs") -> None:
+        """vLLM's, of longer forward passes."""
+        self.logits, self._replays = {}, {}
+        if self.sampling is not None:
+            create_forward_fn = self._prolonged(create_forward_fn, self.sampling)
+        super().capture(create_forward_fn, progress_bar_desc)
+
+    def _prolonged(self, create_forward_fn: Any, sampling: Sampling) -> Any:
+        descs = self._capture_descs.get(CUDAGraphMode.FULL, [])
+        most = max((desc.num_tokens for desc in descs if is_sampled(desc)), default=0)
+
+        def create(desc: BatchExecutionDescriptor, warmup: bool) -> Any:
+            forward = create_forward_fn(desc, warmup=warmup)
+            if desc.cg_mode != CUDAGraphMode.FULL:
+                return forward
+
+            def forward_and_sample(cg_mode: CUDAGraphMode) -> None:
+                forward(cg_mode)
+                if not is_sampled(desc):
+                    # vLLM estimates the memory of all graphs by the two largest.
+                    sampling.reserve(most)
+                    return
+                logits = sampling.run(self.hidden_states[: desc.num_tokens], desc.num_reqs)
+                if not warmup:
+                    self.logits[desc] = weak_ref_tensor(logits)
+
+            return forward_and_sample
+
+        return create
+
+
+def is_sampled(desc: BatchExecutionDescriptor) -> bool:
+    """Whether a full graph goes on behind the model: few tokens, and a decode step's, which all need their logits."""
+    longest = desc.uniform_token_count or desc.max_query_len
+    return longest is not None and desc.num_tokens <= MOST_LOGITS
+
+
+class DecodeGraphManager(ModelCudaGraphManager, SampledGraphs):
     """vLLM's manager with more graphs behind the uniform ones of full length, for T5Gemma 2 with a draft; else vLLM's.
 
     Attributes:
         longest_query: set by the runner's hook for a step whose prefills all run as decodes: its longest query. vLLM
             itself gives no bound for a step with prefills, which keeps it out of mixed graphs.
+        replayed: the last replay, where graphs are sampled.
     """
 
     longest_query: int | None = None
+    replayed: Replay | None = None
+
+    def run_fullgraph(self, desc: BatchExecutionDescriptor) -> Any:
+        """vLLM's, but that a graph that is replayed again needs no new views of its buffers, one a tap."""
+        if self.sampling is None:
+            return super().run_fullgraph(desc)
+        found = self._replays.get(desc)
+        logits = self.logits.get(desc) if found is None else found.logits
+        if logits is not None:
+            self.sampling.stage()
+        if found is None:
+            outputs = super().run_fullgraph(desc)
+            hidden_states = outputs[0] if isinstance(outputs, tuple) else outputs
+            found = self._replays[desc] = Replay(outputs, hidden_states, logits)
+        else:
+            CudaGraphManager.run_fullgraph(self, desc)
+        self.replayed = found
+        return found.outputs
 
     def _init_candidates(self) -> None:
         super()._init_candidates()

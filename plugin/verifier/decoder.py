@@ -8,11 +8,12 @@ from vllm.compilation.decorators import support_torch_compile
 from vllm.config import CacheConfig, VllmConfig
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 from vllm.model_executor.models.interfaces import EagleModelMixin
+from vllm.platforms import current_platform
 
 from plugin.attention.merged import MergedAttention
 from plugin.projection import few_tokens
+from plugin.projection.residual_norm import norm_add_norm
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
-from plugin.verifier.residual_norm import norm_add_norm
 
 
 class DecoderAttention(AttentionProjections):
@@ -127,7 +128,8 @@ class Decoder(nn.Module, EagleModelMixin):
             encoder_states: `[num_encoder_tokens, hidden_size]` of the requests admitted in this step, else None.
 
         Returns:
-            Normed states `[num_tokens, hidden_size]`; with taps also the list of tapped states, each of that shape.
+            Normed states `[num_tokens, hidden_size]`; with taps also the list of tapped states, each of that shape; on
+            CUDA one tensor with all of them side by side, since the V2 runner handles each of a list in every step.
         """
         residual = self.embed_tokens.scaled(input_ids)
         hidden_states = self.layers[0].pre_self_attn_layernorm(residual)
@@ -138,4 +140,6 @@ class Decoder(nn.Module, EagleModelMixin):
                 positions, hidden_states, residual, next_norm, encoder_states
             )
             self._maybe_add_hidden_state(taps, i + 1, branch, None)
-        return (hidden_states, taps) if taps else hidden_states
+        if not taps:
+            return hidden_states
+        return hidden_states, ([torch.cat(taps, dim=-1)] if current_platform.is_cuda() else taps)

@@ -7,7 +7,7 @@ from torch import nn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 
 from plugin.attention.bidirectional import bidirectional_attention
-from plugin.verifier.encoder_pass import WHOLE_TILE_TOKENS, EncoderPass
+from plugin.verifier.encoder_pass import EncoderPass
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
 
 
@@ -20,21 +20,25 @@ class EncoderAttention(AttentionProjections):
         """`[num_tokens, num_heads, head_dim]`; see `bidirectional_attention`."""
         return bidirectional_attention(q, k, v, cu_seqlens, max_len, self.window, self.scaling)
 
-    def projected(
-        self, hidden_states: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """As `qkv`; on a GPU the norms and the rotation are one launch."""
+    def projected(self, hidden_states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """`[num_tokens, hidden_size]` -> queries and keys, normed and rotated, and plain values, side by side:
+        `[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]`. On a GPU the norms and the rotation are one launch.
+        """
         if not _has_programs(hidden_states):
-            return self.qkv(hidden_states, positions)
+            return torch.cat([x.flatten(1) for x in self.qkv(hidden_states, positions)], dim=1)
         from plugin.attention.norm_rope import norm_rope_in_place
 
         qkv, _ = self.qkv_proj(hidden_states)
-        heads, kv_heads = self.num_heads, self.num_kv_heads
         norm_rope_in_place(
             qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm.weight, self.k_norm.weight,
-            self.q_norm.variance_epsilon, heads, kv_heads,
+            self.q_norm.variance_epsilon, self.num_heads, self.num_kv_heads,
         )  # fmt: skip
-        q, k, v = qkv.unflatten(-1, (-1, self.head_dim)).split([heads, kv_heads, kv_heads], dim=1)
+        return qkv
+
+    def heads(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values in `projected`, each `[num_tokens, heads, head_dim]`."""
+        heads = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
+        q, k, v = projected.unflatten(-1, (-1, self.head_dim)).split(heads, dim=1)
         return q, k, v
 
 
@@ -117,8 +121,8 @@ class TextEncoder(nn.Module):
         Returns:
             Normed encoder states, `[num_tokens, hidden_size]`.
         """
-        whole = EncoderPass(self, ids, positions, cu_seqlens, max_len, WHOLE_TILE_TOKENS)
-        whole.advance(whole.num_tiles)
+        whole = EncoderPass(self, ids, positions, cu_seqlens, max_len)
+        whole.advance(whole.num_rows)
         return whole.states
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -144,7 +148,7 @@ def _add_and_norm(
     if not _has_programs(residual):
         residual += post(branch)
         return pre(residual)
-    from plugin.verifier.triton_residual_norm import norm_add_norm
+    from plugin.projection.triton_residual_norm import norm_add_norm
 
     normed, _, _ = norm_add_norm(
         branch, residual, post.weight, pre.weight, pre.variance_epsilon, rounded=True, in_place=True

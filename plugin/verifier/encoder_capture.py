@@ -1,4 +1,5 @@
-"""Whether the encoder is captured as CUDA graphs, and at which sizes; `encoder_graphs.py` is how."""
+"""Whether the encoder is captured as CUDA graphs, and at which sizes; `encoder_graphs.py` is how, and for passes in
+parts `pass_graphs.py`."""
 
 from typing import TYPE_CHECKING
 
@@ -34,3 +35,14 @@ def capture_encoder(vllm_config: "VllmConfig") -> None:
         compilation.encoder_cudagraph_max_vision_items_per_batch = min(
             ENCODER_GRAPH_PROMPTS, scheduler.max_num_seqs, *compilation.encoder_cudagraph_token_budgets
         )
+
+
+def pass_graph_sizes(vllm_config: "VllmConfig") -> list[int]:
+    """The sizes at which a pass in parts is captured, too: those beyond what a step beside running requests encodes at
+    once. None where the encoder is not captured, or no prompt is parted.
+    """
+    compilation = vllm_config.compilation_config
+    step_tokens = vllm_config.ec_manager_config.manager_config.get("busy_step_tokens")
+    if not step_tokens or not compilation.cudagraph_mm_encoder or vllm_config.model_config.enforce_eager:
+        return []
+    return [size for size in sorted(compilation.encoder_cudagraph_token_budgets) if size > step_tokens]

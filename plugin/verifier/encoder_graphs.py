@@ -129,12 +129,10 @@ class EncoderGraphs(SupportsEncoderCudaGraph):
         for i, prompt in zip(indices, (states.clone() if clone else states).split(lengths), strict=True):
             dest[i] = prompt
 
-    def begin_encoder_pass(self, prompt: torch.Tensor, tile_tokens: int) -> EncoderPass:
+    def begin_encoder_pass(self, prompt: torch.Tensor) -> EncoderPass:
         """A pass over one prompt's token ids, `[length]`, of which nothing is done yet."""
         batch = self._batch({MODALITY: [prompt]}, self.encoder.device)
-        return EncoderPass(
-            self.encoder, batch.ids, batch.positions, batch.cu_seqlens, batch.lengths[0], tile_tokens
-        )
+        return EncoderPass(self.encoder, batch.ids, batch.positions, batch.cu_seqlens, batch.lengths[0])
 
     def _batch(self, mm_kwargs: dict[str, Any], device: torch.device) -> PromptBatch:
         return PromptBatch.of([prompt.flatten() for prompt in mm_kwargs[MODALITY]], device)

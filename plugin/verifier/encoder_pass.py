@@ -2,10 +2,14 @@
 
 The encoder is bidirectional: a token of a full layer sees every other token's state below that layer, so no part of a
 prompt can go through all layers ahead of the rest. What can be parted without changing anything is the order inside:
-layer after layer, and in a layer tile after tile of tokens, once the keys and values of the whole layer are there. What
-is kept between parts, and what a tile needs on top of it, grows with the prompt's length, never with its square.
+stage after stage, and in a stage some rows (tokens) after others. A stage ends where a layer's queries, keys and values
+are there for the whole prompt, which is what the next one's attention reads: the first stage embeds and projects for
+the first layer, each other one has a layer's attention, what follows it, and the projections for the next layer. Rows
+are done alone; but on a GPU a windowed layer attends to the whole prompt at once, which is one short launch. What is
+kept between parts, and what a part needs on top of it, grows with the prompt's length, never with its square.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,12 +19,24 @@ from plugin.attention.bidirectional import rows_attention
 if TYPE_CHECKING:
     from plugin.verifier.encoder import EncoderLayer, TextEncoder
 
-WHOLE_TILE_TOKENS = 8192
-"""Tokens of a tile where the encoder does not pause: what bounds the memory of the widest activations."""
+MOST_ROWS = 8192
+"""Rows that are done at once: what bounds the memory of the widest activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Tensors that a pass works in, so that its addresses stay the same: `residual` and `states`
+    `[num_tokens, hidden_size]`, `qkv` `[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]`. For passes whose
+    stages are done whole: a stage's attention has read all of `qkv` when the next layer's is written there.
+    """
+
+    residual: torch.Tensor
+    qkv: torch.Tensor
+    states: torch.Tensor
 
 
 class EncoderPass:
-    """Made with the prompts, advanced tile by tile; then `states` holds what the encoder says of them."""
+    """Made with the prompts, advanced row by row; then `states` holds what the encoder says of them."""
 
     def __init__(
         self,
@@ -29,71 +45,99 @@ class EncoderPass:
         positions: torch.Tensor,
         cu_seqlens: torch.Tensor,
         max_len: int,
-        tile_tokens: int,
+        room: Room | None = None,
     ) -> None:
         """Arguments as of `TextEncoder.forward`."""
-        self._encoder, self._positions = encoder, positions
-        self._cu_seqlens, self._max_len = cu_seqlens, max_len
-        self._tile_tokens, self._num_tokens = tile_tokens, ids.shape[0]
-        self._layer = self._row = 0
-        self.tiles_done = 0
-        self._residual = encoder.embed(ids)
-        self._normed = encoder.layers[0].first_norm(self._residual)
+        self._encoder, self._ids, self._positions = encoder, ids, positions
+        self._cu_seqlens, self._max_len, self._room = cu_seqlens, max_len, room
+        self._num_tokens = ids.shape[0]
+        self.rows_done = 0
+        buffers = (None, None, None) if room is None else (room.residual, room.qkv, room.states)
+        self._residual, self._qkv, self._states = (_Rows(self._num_tokens, buffer) for buffer in buffers)
+        self._next_qkv = self._qkv
+        """Of the layer behind the stage's, whose own are read meanwhile."""
         self._attended: torch.Tensor | None = None
-        self._qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     @property
-    def num_tiles(self) -> int:
-        """Tiles from the first layer to the last."""
-        return len(self._encoder.layers) * -(-self._num_tokens // self._tile_tokens)
+    def num_rows(self) -> int:
+        """Rows of all stages: `num_layers + 1` times the tokens."""
+        return (1 + len(self._encoder.layers)) * self._num_tokens
 
     @property
     def states(self) -> torch.Tensor:
         """Normed encoder states `[num_tokens, hidden_size]`.
 
         Raises:
-            RuntimeError: not all tiles are done.
+            RuntimeError: not all rows are done.
         """
-        if self._layer < len(self._encoder.layers):
-            raise RuntimeError(f"the encoder is in layer {self._layer} of {len(self._encoder.layers)}")
-        return self._normed
+        if self.rows_done < self.num_rows:
+            raise RuntimeError(f"the encoder has done {self.rows_done} of {self.num_rows} rows")
+        return self._states.whole
 
-    def advance(self, num_tiles: int) -> None:
-        """Do the next tiles, in order."""
-        for _ in range(num_tiles):
-            layer = self._encoder.layers[self._layer]
-            if self._row == 0:
-                self._open(layer)
-            rows = slice(self._row, min(self._row + self._tile_tokens, self._num_tokens))
-            self._run(layer, rows)
-            self._row = rows.stop
-            if self._row == self._num_tokens:
-                self._layer, self._row = self._layer + 1, 0
-                self._attended = self._qkv = None
-            self.tiles_done += 1
+    def advance(self, num_rows: int) -> None:
+        """Do the next rows, in order."""
+        end = self.rows_done + num_rows
+        while self.rows_done < end:
+            stage, row = divmod(self.rows_done, self._num_tokens)
+            rows = slice(row, row + min(end - self.rows_done, MOST_ROWS, self._num_tokens - row))
+            self._do(stage, rows)
+            self.rows_done += rows.stop - row
+            if rows.stop == self._num_tokens:
+                self._qkv = self._next_qkv
+                if self._room is None:
+                    self._next_qkv = _Rows(self._num_tokens)
 
-    def _open(self, layer: "EncoderLayer") -> None:
-        """What a layer's tiles share: a long prompt's keys and values where each tile attends to all of them, else the
-        attention itself, which for a window is linear in the length.
-        """
+    def _do(self, stage: int, rows: slice) -> None:
+        normed = self._rest(stage - 1, rows) if stage else self._embed(rows)
+        if stage == len(self._encoder.layers):
+            self._states.put(rows, normed)
+            return
+        attention = self._encoder.layers[stage].self_attn
+        self._next_qkv.put(rows, attention.projected(normed, self._positions[rows]))
+
+    def _embed(self, rows: slice) -> torch.Tensor:
+        residual = self._encoder.embed(self._ids[rows])
+        normed = self._encoder.layers[0].first_norm(residual)
+        self._residual.put(rows, residual)
+        return normed
+
+    def _rest(self, layer_idx: int, rows: slice) -> torch.Tensor:
+        layer = self._encoder.layers[layer_idx]
+        attended = self._attend(layer, rows)
+        return layer.rest(self._residual.whole[rows], attended, self._encoder.norm_after(layer_idx))
+
+    def _attend(self, layer: "EncoderLayer", rows: slice) -> torch.Tensor:
+        """`[num_rows, num_heads, head_dim]`."""
         attention = layer.self_attn
-        qkv = attention.projected(self._normed, self._positions)
-        one_prompt = self._cu_seqlens.shape[0] == 2
-        if attention.window is None and one_prompt and self._num_tokens > self._tile_tokens:
-            self._qkv = qkv
-        else:
-            self._attended = attention.attended(*qkv, self._cu_seqlens, self._max_len)
+        if self._attended is None:
+            q, k, v = attention.heads(self._qkv.whole)
+            in_parts = self._cu_seqlens.shape[0] == 2 and rows.stop - rows.start < self._num_tokens
+            if in_parts and (attention.window is None or q.device.type == "cpu"):
+                return rows_attention(q, k, v, rows, attention.window, attention.scaling, self._cu_seqlens)
+            if self._room is None:
+                self._qkv = _Rows(0)  # nobody reads them again
+            self._attended = attention.attended(q, k, v, self._cu_seqlens, self._max_len)
+        attended = self._attended[rows]
+        if rows.stop == self._num_tokens:
+            self._attended = None  # before the next layer's projections need the room
+        return attended
 
-    def _run(self, layer: "EncoderLayer", rows: slice) -> None:
-        if self._attended is not None:
-            attended = self._attended[rows]
-        else:
-            assert self._qkv is not None
-            q, k, v = self._qkv
-            attended = rows_attention(q[rows], k, v, layer.self_attn.scaling)
-        next_norm = self._encoder.norm_after(self._layer)
-        normed = layer.rest(self._residual[rows], attended, next_norm)
-        if rows.stop - rows.start == self._num_tokens:
-            self._normed = normed
-        else:  # the layer's own norm of these rows is read by no later tile
-            self._normed[rows] = normed
+
+class _Rows:
+    """A tensor that is made some rows at a time: in the room given, or, where they come all at once, it is theirs."""
+
+    def __init__(self, num_rows: int, room: torch.Tensor | None = None) -> None:
+        self._num_rows, self._tensor = num_rows, room
+
+    @property
+    def whole(self) -> torch.Tensor:
+        assert self._tensor is not None
+        return self._tensor
+
+    def put(self, rows: slice, made: torch.Tensor) -> None:
+        if self._tensor is None:
+            if len(made) == self._num_rows:
+                self._tensor = made
+                return
+            self._tensor = made.new_empty(self._num_rows, *made.shape[1:])
+        self._tensor[rows] = made

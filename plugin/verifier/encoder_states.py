@@ -5,11 +5,25 @@ encoded.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
-from plugin.verifier.encoder_pass import EncoderPass
 from plugin.verifier.encoder_work import EncoderWork
+
+
+class Pass(Protocol):
+    """See `EncoderPass`."""
+
+    rows_done: int
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def states(self) -> torch.Tensor: ...
+
+    def advance(self, num_rows: int) -> None: ...
 
 
 class EncoderStates:
@@ -19,22 +33,22 @@ class EncoderStates:
         self,
         held: dict[str, torch.Tensor],
         encode: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
-        begin: Callable[[torch.Tensor, int], EncoderPass],
+        begin: Callable[[torch.Tensor], Pass],
         keep: bool,
     ) -> None:
         """
         Args:
             held: states by the prompt's identity.
             encode: prompts' token ids, each `[length]` -> their states, each `[length, hidden_size]`.
-            begin: one prompt's token ids and the tokens of a tile -> a pass over it that has not done any.
+            begin: one prompt's token ids -> a pass over it of which nothing is done.
             keep: whether states stay for later steps.
         """
         self.held = held
         self._encode, self._begin, self._keep = encode, begin, keep
-        self._pass: tuple[str, EncoderPass] | None = None
+        self._pass: tuple[str, Pass] | None = None
 
     def advance(self, work: EncoderWork | None) -> None:
-        """Do a step's part of a long prompt's pass; with its last tile its states are held.
+        """Do a step's part of a long prompt's pass; once it is done, `of` finds its states.
 
         Raises:
             RuntimeError: it goes on with a pass that is not the one under way.
@@ -46,19 +60,19 @@ class EncoderStates:
             return
         if work.prompt is not None:
             self._pass = None  # whatever it was, its memory is needed
-            self._pass = work.key, self._begin(work.prompt, work.tile_tokens)
-        if self._pass is None or self._pass[0] != work.key or self._pass[1].tiles_done != work.first_tile:
-            raise RuntimeError(f"no encoder pass at tile {work.first_tile} of prompt {work.key}")
-        under_way = self._pass[1]
-        under_way.advance(work.num_tiles)
-        if under_way.tiles_done == under_way.num_tiles:
-            self.held[work.key] = under_way.states
-            self._pass = None
+            self._pass = work.key, self._begin(work.prompt)
+        if self._pass is None or self._pass[0] != work.key or self._pass[1].rows_done != work.first_row:
+            raise RuntimeError(f"no encoder pass at row {work.first_row} of prompt {work.key}")
+        self._pass[1].advance(work.num_rows)
 
     def of(self, prompts: Sequence[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
         """The states of prompts given by identity and token ids, each `[length, hidden_size]`. Those that are neither
         held nor given twice are encoded together.
         """
+        if self._pass is not None and self._pass[0] in {key for key, _ in prompts}:
+            key, done = self._pass
+            self.held[key] = done.states
+            self._pass = None
         missing = {key: ids for key, ids in prompts if key not in self.held}
         fresh = dict(zip(missing, self._encode(list(missing.values())) if missing else (), strict=True))
         if self._keep:

@@ -1,13 +1,22 @@
 """What the scheduler tells the worker to do of a long prompt's encoder pass in one step, and what that costs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from vllm.config.ec_manager_config import EncoderCacheManagerMetadata
 
-MOST_TILE_TOKENS, LEAST_TILE_TOKENS = 2048, 64
-"""Bounds of a tile: enough tokens to fill a GPU with one layer of them, and enough for a matrix product at all."""
+LEAST_ROWS = 64
+"""Of a part: enough for a matrix product at all."""
+
+GPU_FLOPS = 5e14
+"""What the encoder reaches on an H200 in bfloat16: 8192 tokens of the 1B shape, 12.5e12 operations, in 24 ms (time to
+first token without held states less that with them, BENCHMARKS.md)."""
+
+LAUNCH_S = 300e-6
+"""Host seconds of a part's launches there: three Triton programs of some 50 us each, seven or eight operations of
+PyTorch of some 20 us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,48 +25,108 @@ class EncoderWork(EncoderCacheManagerMetadata):
 
     Attributes:
         key: the prompt's identity; None: nobody waits for the pass that the worker holds, it may go.
-        prompt, tile_tokens: token ids `[length]` and the size of its tiles, with the first part only.
-        first_tile, num_tiles: tiles of `EncoderPass`. With the last one done the worker holds the prompt's states.
+        prompt: token ids `[length]`, with the first part only.
+        first_row, num_rows: of `EncoderPass`, which counts stage after stage.
     """
 
     key: str | None
     prompt: torch.Tensor | None = None
-    tile_tokens: int = 0
-    first_tile: int = 0
-    num_tiles: int = 0
+    first_row: int = 0
+    num_rows: int = 0
 
 
-class TileCosts:
-    """Costs of the tiles of an encoder pass, in tokens that go through the whole encoder: a tile of a short prompt
-    costs its tokens over the number of layers; in a full layer a token also attends to the whole prompt.
+class PassCosts:
+    """Costs of the parts of an encoder pass, in tokens that go through the whole encoder.
+
+    All of a layer's weights over the number of layers is what a row (a token in one stage) of a short prompt costs; in
+    the first stage it has the projections alone and in the last one it has none. A row also attends: to a window, or in
+    a full layer to the whole prompt. On a GPU a part takes the host its launches, too, however few rows it has: while
+    the GPU computes, so the larger of the two counts. Where a pass is captured (`plugin.verifier.pass_graphs`), a part
+    is whole stages of the graph that holds the prompt, and launching it costs nothing to speak of.
     """
 
-    def __init__(self, text_config: Any, step_tokens: int) -> None:
-        """`step_tokens`: what a step may spend, of which a tile should take a quarter at most."""
+    def __init__(
+        self,
+        text_config: Any,
+        decoder_config: Any,
+        step_tokens: int,
+        graph_sizes: Sequence[int] = (),
+        launch_s: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            text_config, decoder_config: the encoder's, the decoder's.
+            step_tokens: what a step beside running requests may spend; parts are as large.
+            graph_sizes: prompt tokens, ascending, for which passes are captured.
+            launch_s: host seconds of a part that is not captured.
+        """
         heads, kv_heads = text_config.num_attention_heads, text_config.num_key_value_heads
+        layers = len(text_config.layer_types)
         attention = text_config.hidden_size * text_config.head_dim * 2 * (heads + kv_heads)
-        mlp = 3 * text_config.hidden_size * text_config.intermediate_size
-        # Multiplications for one key (a score and a weighted value) over those of all weights of a layer.
-        self._key = 2 * heads * text_config.head_dim / (attention + mlp)
-        self._full = [kind == "full_attention" for kind in text_config.layer_types]
-        quarter = step_tokens * len(self._full) // 4
-        self.tile_tokens = min(max(quarter, LEAST_TILE_TOKENS), MOST_TILE_TOKENS)
+        weights = attention + 3 * text_config.hidden_size * text_config.intermediate_size
+        self._step_tokens, self._graph_sizes, self._num_stages = step_tokens, graph_sizes, 1 + layers
+        # Multiplications over those of a layer's weights: of a score and a weighted value for one key, of the
+        # projections to queries, keys and values, and of the decoder's projections to cross keys and values.
+        self._key = 2 * heads * text_config.head_dim / weights
+        self._projections = text_config.hidden_size * text_config.head_dim * (heads + 2 * kv_heads) / weights
+        cross = 2 * decoder_config.num_key_value_heads * decoder_config.head_dim * text_config.hidden_size
+        self._cross = decoder_config.num_hidden_layers * cross / (layers * weights)
+        window = text_config.sliding_window
+        self._windows = [None if kind == "full_attention" else window for kind in text_config.layer_types]
+        self._launch = launch_s * GPU_FLOPS / (2 * layers * weights)
 
-    def num_tiles(self, length: int) -> int:
-        """Tiles of a prompt's whole pass."""
-        return len(self._full) * -(-length // self.tile_tokens)
+    def num_rows(self, length: int) -> int:
+        """Rows of a prompt's whole pass."""
+        return self._num_stages * length
 
-    def cost(self, length: int, tile: int) -> float:
-        """Of one tile of a prompt of `length` tokens."""
-        layer, i = divmod(tile, -(-length // self.tile_tokens))
-        tokens = min(self.tile_tokens, length - i * self.tile_tokens)
-        return tokens * (1 + self._full[layer] * length * self._key) / len(self._full)
+    def cross(self, length: int) -> float:
+        """Of a prompt's cross keys and values, in the step that admits it."""
+        return length * self._cross
 
-    def fit(self, length: int, first_tile: int, budget: float) -> int:
-        """How many tiles from `first_tile` on cost no more than `budget`; one at least."""
-        end = self.num_tiles(length)
-        tile, left = first_tile, budget
-        while tile < end and (tile == first_tile or left >= self.cost(length, tile)):
-            left -= self.cost(length, tile)
-            tile += 1
-        return tile - first_tile
+    def rows(self, length: int, first_row: int, num_rows: int) -> float:
+        """Of so many rows of a pass, the launches left out."""
+        spent, end = 0.0, first_row + num_rows
+        padded = self._padded(length) or length
+        while first_row < end:
+            stage, row = divmod(first_row, length)
+            taken = min(end - first_row, length - row)
+            spent += taken * self._row(length, stage) * padded / length
+            first_row += taken
+        return spent
+
+    def fit(self, length: int, first_row: int, budget: float) -> int:
+        """How many rows from `first_row` on cost no more than `budget`; one part at least, and whole parts."""
+        end, row, spent, launches = self.num_rows(length), first_row, 0.0, 0.0
+        captured = self._padded(length) is not None
+        while row < end:
+            part = self._part(length, row)
+            spent += self.rows(length, row, part)
+            launches += 0.0 if captured else self._launch
+            if row > first_row and max(spent, launches) > budget:
+                break
+            row += part
+        return row - first_row
+
+    def _part(self, length: int, first_row: int) -> int:
+        """Rows of the part that begins there: a stage is cut evenly into parts of a step's cost at most."""
+        stage, row = divmod(first_row, length)
+        if self._padded(length) is not None:
+            return length - row
+        most = max(int(self._step_tokens / self._row(length, stage)), LEAST_ROWS)
+        even = -(-length // -(-length // most))
+        return min(even, length - row)
+
+    def _row(self, length: int, stage: int) -> float:
+        """Of one row of a stage."""
+        weights = 0.0
+        if stage < self._num_stages - 1:
+            weights += self._projections
+        if stage:
+            window = self._windows[stage - 1]
+            keys = length if window is None else min(window, length)
+            weights += 1 - self._projections + keys * self._key
+        return weights / (self._num_stages - 1)
+
+    def _padded(self, length: int) -> int | None:
+        """The size of the captured pass that takes a prompt; None for those that are too long."""
+        return next((size for size in self._graph_sizes if size >= length), None)

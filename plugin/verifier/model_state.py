@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 from vllm.config.compilation import CUDAGraphMode
+from vllm.distributed.parallel_state import graph_capture
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.verifier.cross_kv import CrossKV
 from plugin.verifier.encoder_cache import keeps_states
-from plugin.verifier.encoder_states import EncoderStates
+from plugin.verifier.encoder_capture import pass_graph_sizes
+from plugin.verifier.encoder_states import EncoderStates, Pass
+from plugin.verifier.pass_graphs import PassGraphs
 from plugin.verifier.processing import MODALITY
 
 
@@ -38,10 +41,13 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         self.encoder_states = EncoderStates(
             self.encoder_cache.encoder_outputs,
             self._encode,
-            self.model.begin_encoder_pass,
+            self._begin,
             keeps_states(self.vllm_config),
         )
+        self._pass_graphs: PassGraphs | None = None
         self._encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
+        self.batch: Any = None
+        """The batch that is about to run, be it a dummy: read by `plugin.vllm_hooks.graph_sampling`."""
         self._batch: Any = None
         self._gathered: torch.Tensor | None = None
         """The slots whose encoder lengths stand in the buffer on the device."""
@@ -64,6 +70,19 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         if missing:
             raise RuntimeError(f"the cross caches are in more than one group: {sorted(missing)[:3]}")
         self.cross_kv.bind()
+
+    def capture_inner_cudagraphs(
+        self, input_buffers: Any, block_tables: Any, attn_groups: Any, kv_cache_config: Any
+    ) -> None:
+        """And the encoder's passes in parts."""
+        super().capture_inner_cudagraphs(input_buffers, block_tables, attn_groups, kv_cache_config)
+        if sizes := pass_graph_sizes(self.vllm_config):
+            self._pass_graphs = None  # of the run that measured the memory
+            made = PassGraphs(self.model.encoder, sizes, self.dtype)
+            with graph_capture(device=self.device):
+                made.capture()
+                torch.accelerator.synchronize()
+            self._pass_graphs = made
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
@@ -136,6 +155,11 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         torch.index_select(self._encoder_lens.gpu, 0, slots, out=self.encoder_seq_lens_gpu[:num_reqs])
         self.encoder_seq_lens_gpu[num_reqs:].zero_()
 
+    def prepare_inputs(self, input_batch: Any, req_states: Any) -> dict[str, Any]:
+        self.batch = input_batch
+        inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
+        return inputs
+
     def prepare_inputs_embeds(
         self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
     ) -> None:
@@ -166,3 +190,9 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         if manager is not None and manager.is_captured():
             return list(manager.execute({MODALITY: prompts}))
         return list(self.model.embed_multimodal(**{MODALITY: prompts}))
+
+    def _begin(self, prompt: torch.Tensor) -> Pass:
+        """A pass over one prompt's token ids, `[length]`: captured, if there is a size that holds it."""
+        if self._pass_graphs is not None and (captured := self._pass_graphs.begin(prompt)):
+            return captured
+        return self.model.begin_encoder_pass(prompt)

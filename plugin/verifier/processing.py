@@ -41,10 +41,10 @@ from plugin.verifier.config import decoder_start_token_id, max_encoder_len
 MODALITY = "text"
 
 
-class EncoderPrompts(ProcessorBatchItems[list[int]]):
-    """Token id lists, one an item."""
+class EncoderPrompts(ProcessorBatchItems[Sequence[int] | np.ndarray]):
+    """Token ids `[length]`, one an item."""
 
-    def __init__(self, data: Sequence[list[int]]) -> None:
+    def __init__(self, data: Sequence[Sequence[int] | np.ndarray]) -> None:
         super().__init__(data, MODALITY)
 
 
@@ -95,13 +95,13 @@ class T5Gemma2DummyInputs(BaseDummyInputsBuilder[T5Gemma2ProcessingInfo]):
         return {MODALITY: [[0] * self.info.max_encoder_len] * mm_counts.get(MODALITY, 0)}
 
 
-def encoder_item(ids: Sequence[int]) -> MultiModalKwargsItem:
-    """One prompt as vLLM carries it to the worker: a tensor `[length]` under the key "text"."""
-    data = torch.tensor(ids, dtype=torch.long)
+def encoder_item(ids: np.ndarray) -> MultiModalKwargsItem:
+    """One prompt, int64 `[length]`, as vLLM carries it to the worker: a tensor under the key "text"."""
+    data = torch.from_numpy(ids)
     return MultiModalKwargsItem({MODALITY: MultiModalFieldElem(data=data, field=MultiModalBatchedField())})
 
 
-def prompt_identity(ids: Sequence[int]) -> str:
+def prompt_identity(ids: Sequence[int] | np.ndarray) -> str:
     """What equal prompts have in common, by which their encoder states are shared: a hash of the ids, in order.
 
     Nothing else goes into the states: a prompt is encoded from position 0, alone even where it shares a batch, and the
@@ -111,14 +111,18 @@ def prompt_identity(ids: Sequence[int]) -> str:
 
 
 class T5Gemma2Processor(EncDecMultiModalProcessor[T5Gemma2ProcessingInfo]):
-    """Builds the engine input directly; the steps of vLLM's generic pipeline are not used."""
+    """Builds the engine input directly; the steps of vLLM's generic pipeline are not used.
+
+    The server does this on its event loop, where all streams wait meanwhile: of a long prompt's ids, a list is read
+    once (by the renderer), as every reading takes longer than all else here.
+    """
 
     requires_tokenizer = False
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalEncDecInput:
-        ids = list(inputs.mm_data_items.get_items(MODALITY, EncoderPrompts).get(0))
+        ids = np.asarray(inputs.mm_data_items.get_items(MODALITY, EncoderPrompts).get(0), dtype=np.int64)
         encoder = mm_input(
-            prompt_token_ids=ids,
+            prompt_token_ids=ids.tolist(),
             mm_kwargs=MultiModalKwargsItems({MODALITY: [encoder_item(ids)]}),
             mm_hashes={MODALITY: [prompt_identity(ids)]},
             mm_placeholders={MODALITY: [PlaceholderRange(offset=0, length=len(ids))]},

@@ -9,6 +9,7 @@ modality.
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs import EncoderDecoderInput
 from vllm.renderers import TokenizeParams
@@ -75,10 +76,15 @@ class T5Gemma2Renderer(HfRenderer):
                 parameter="prompt",
                 value=len(ids),
             )
+        try:
+            array = np.array(ids, dtype=np.int64)
+            bounds = int(array.min()), int(array.max())
+        except OverflowError:
+            bounds = min(ids), max(ids)
         # Not vLLM's own check, which also lets through what only the tokenizer knows: the table ends with the model's.
-        for token_id in (min(ids), max(ids)):
+        for token_id in bounds:
             if not 0 <= token_id < self.model_config.get_vocab_size():
                 raise VLLMValidationError(
                     f"Token id {token_id} is out of vocabulary", parameter="prompt", value=token_id
                 )
-        return {**prompt, "encoder_prompt": {**encoder_prompt, "multi_modal_data": {MODALITY: [ids]}}}
+        return {**prompt, "encoder_prompt": {**encoder_prompt, "multi_modal_data": {MODALITY: [array]}}}

@@ -1,4 +1,4 @@
-"""Greedy tokens of a step, and how many drafts they accept, in two launches.
+"""Greedy tokens of a step, and how many drafts they accept, in two launches, which a decode graph may hold.
 
 vLLM samples such a step like any other: without drafts in eight launches, with drafts in ten, whose programs read each
 request's temperature and seed across the bus before they look at a logit.
@@ -34,12 +34,13 @@ def accept_kernel(
     p_rates, p_positions, p_slots, p_seeds,
     stride_sampled, NUM_BLOCKS: tl.constexpr, BLOCKS: tl.constexpr, SYNTHETIC: tl.constexpr,
 ):  # fmt: skip
-    """One request, draft by draft up to the first that is not accepted; grid `(num_requests,)`."""
+    """One request, draft by draft up to the first that is not accepted; grid `(num_requests,)`. One without tokens, as
+    a graph's padding is, has none sampled and none rejected, whatever its slot."""
     i_request = tl.program_id(0)
     begin = tl.load(p_bounds + i_request).to(tl.int64)
     num_drafts = (tl.load(p_bounds + i_request + 1) - begin).to(tl.int32) - 1
     o = tl.arange(0, BLOCKS)
-    seed = tl.load(p_seeds + tl.load(p_slots + i_request)) if SYNTHETIC else 0
+    seed = tl.load(p_seeds + tl.maximum(tl.load(p_slots + i_request), 0)) if SYNTHETIC else 0
     accepted = 0
     goes_on = True
     for k in range(num_drafts + 1):
@@ -60,8 +61,8 @@ def accept_kernel(
                     token = draft
                     accepted += 1
             tl.store(p_sampled + i_request * stride_sampled + k, token)
-    tl.store(p_num_sampled + i_request, accepted + 1)
-    tl.store(p_num_rejected + i_request, num_drafts - accepted)
+    tl.store(p_num_sampled + i_request, tl.where(num_drafts < 0, 0, accepted + 1))
+    tl.store(p_num_rejected + i_request, tl.where(num_drafts < 0, 0, num_drafts - accepted))
 
 
 def greedy(
@@ -70,6 +71,7 @@ def greedy(
     tokens: torch.Tensor,
     width: int,
     synthetic: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Each request's accepted drafts and the token behind them. Of equal logits the first wins.
 
@@ -79,11 +81,12 @@ def greedy(
         tokens: `[num_tokens]` at least: of each request its last token, then its drafts; -1 is never accepted.
         width: columns of the result, at least a request's tokens.
         synthetic: vLLM's synthetic acceptance in the place of the logits' word: rates by position `[width - 1]`,
-            positions `[num_tokens]`, each request's slot `[num_requests]`, seeds by slot.
+            positions `[num_tokens]`, each request's slot `[num_requests]`, -1 for one without tokens, seeds by slot.
+        out: where the result is put, instead of new tensors.
 
     Returns:
         Tokens `[num_requests, width]`, int64, of which the first `num_sampled` are set; `num_sampled` and the drafts
-        that were not accepted, `[num_requests]`, int32.
+        that were not accepted, `[num_requests]`, int32; both 0 for a request without tokens.
     """
     num_logits, size = logits.shape
     num_requests = bounds.shape[0] - 1
@@ -93,9 +96,11 @@ def greedy(
     best_of_block_kernel[(num_logits, num_blocks)](
         logits, values, ids, logits.stride(0), SIZE=size, BLOCK=BLOCK
     )
-    sampled = logits.new_empty((num_requests, width), dtype=torch.int64)
-    num_sampled = logits.new_empty(num_requests, dtype=torch.int32)
-    num_rejected = logits.new_empty(num_requests, dtype=torch.int32)
+    sampled, num_sampled, num_rejected = out or (
+        logits.new_empty((num_requests, width), dtype=torch.int64),
+        logits.new_empty(num_requests, dtype=torch.int32),
+        logits.new_empty(num_requests, dtype=torch.int32),
+    )
     rates, positions, slots, seeds = synthetic or (values, values, values, values)
     accept_kernel[(num_requests,)](
         values, ids, bounds, tokens, sampled, num_sampled, num_rejected, rates, positions, slots, seeds,

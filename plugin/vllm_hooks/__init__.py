@@ -9,12 +9,15 @@ what a hook replaces.
 from plugin.vllm_hooks import (
     cache_size,
     configuration,
+    cross_pages,
     draft_length,
+    executor,
     front_end,
     processes,
     scheduler,
     slots,
     step_stats,
+    structured_output,
 )
 from plugin.vllm_hooks.hook import HookError
 
@@ -25,6 +28,15 @@ def install() -> None:
     """Install every hook that this process can need. Idempotent."""
     from vllm.platforms import current_platform
 
+    of_every_runner()
+    if current_platform.is_cpu():  # the V1 runner; on CUDA `plugin.verifier.config` refuses it
+        of_the_v1_runner()
+    else:
+        of_the_v2_runner()
+
+
+def of_every_runner() -> None:
+    """The hooks that both runners need."""
     configuration.model_config_update()
     configuration.speculators_types()
     configuration.speculators_method()
@@ -33,33 +45,56 @@ def install() -> None:
     configuration.one_cache_group_a_kind()
     cache_size.as_much_as_a_full_batch_uses()
     slots.slots_that_are_there()
-    slots.no_encoder_inputs_behind_the_first_token()
+    cross_pages.encoder_inputs_before_the_first_token()
     draft_length.utility()
     draft_length.schedule_from_the_start()
     draft_length.no_more_drafts_than_asked_for()
     step_stats.steps_beside_vllms_statistics()
     scheduler.metrics_of_whole_requests()
+    executor.steps_without_a_future_of_their_own()
+    structured_output.compact_json_by_request()
     processes.from_the_fork_server()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
-    if current_platform.is_cpu():  # the V1 runner; on CUDA `plugin.verifier.config` refuses it
-        from plugin.vllm_hooks import eager_functions, v1_runner
 
-        v1_runner.encoder_outputs_in_batch_order()
-        v1_runner.encoder_passes_in_parts()
-        v1_runner.block_proposer()
-        v1_runner.no_constraints_on_no_tokens()
-        v1_runner.expand_temperatures_on_cpu()
-        eager_functions.eager_on_the_cpu()
-    else:
-        from plugin.vllm_hooks import quick_launch, v2_batches, v2_runner, v2_sampling
 
-        v2_runner.block_speculators()
-        v2_runner.encoder_passes_in_parts()
-        v2_runner.compiled_decoder_beside_encoder_inputs()
-        v2_runner.first_token_as_decode()
-        v2_runner.mixed_decode_graphs()
-        v2_batches.parameters_of_new_requests_only()
-        v2_batches.tensors_of_an_unchanged_batch()
-        v2_sampling.greedy_steps()
-        quick_launch.quick_launches()
+def of_the_v1_runner() -> None:
+    """The hooks of the CPU's runner."""
+    from plugin.vllm_hooks import eager_functions, v1_runner
+
+    v1_runner.encoder_outputs_in_batch_order()
+    v1_runner.encoder_passes_in_parts()
+    v1_runner.cross_slots_of_who_writes()
+    v1_runner.block_proposer()
+    v1_runner.no_constraints_on_no_tokens()
+    v1_runner.expand_temperatures_on_cpu()
+    eager_functions.eager_on_the_cpu()
+
+
+def of_the_v2_runner() -> None:
+    """The hooks of CUDA's runner."""
+    from plugin.vllm_hooks import (
+        adaptive_verification,
+        quick_launch,
+        v2_batches,
+        v2_outputs,
+        v2_runner,
+        v2_sampling,
+        v2_steps,
+    )
+
+    v2_runner.block_speculators()
+    v2_runner.taps_where_the_draft_reads_them()
+    v2_runner.encoder_passes_in_parts()
+    v2_runner.compiled_decoder_beside_encoder_inputs()
+    v2_runner.first_token_as_decode()
+    v2_runner.mixed_decode_graphs()
+    v2_batches.parameters_of_new_requests_only()
+    v2_batches.tensors_of_an_unchanged_batch()
+    v2_steps.steps_like_the_last()
+    v2_sampling.graphs_that_sample()
+    v2_sampling.greedy_steps()
+    v2_outputs.tokens_in_one_copy()
+    v2_outputs.drafts_that_stay_on_the_device()
+    adaptive_verification.verified_drafts_from_the_device()
+    quick_launch.quick_launches()

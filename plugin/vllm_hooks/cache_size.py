@@ -30,15 +30,15 @@ def full_batch_blocks(vllm_config: Any, kv_cache_groups: Any) -> int:
 
 def as_much_as_a_full_batch_uses() -> None:
     """Unless it is given a size, vLLM makes the cache as large as the share of the memory that it may use: 122 GB on an
-    H200 for a model of two million parameters. That pays where prompts share pages, which cross K/V cannot; beyond
-    what `max_num_seqs` full requests use, pages are never touched. Here the share is the upper bound only.
+    H200 for a model of two million parameters. That pays where pages outlive their request, which here none does;
+    beyond what `max_num_seqs` full requests use, pages are never touched. Here the share is the upper bound only.
 
     The encoder states that the worker will hold come out of the share, too: none are there when vLLM measures.
 
     Where requests of full length need more than the share, and with a size or a number of blocks given, vLLM's own
     sizing stands. Unnecessary once vLLM bounds the cache by what a full batch can use.
     """
-    from vllm.v1.core import kv_cache_utils
+    from plugin.vllm_hooks.cache_planning import planning
 
     def make(stock: Any) -> Any:
         def get_kv_cache_config_from_groups(
@@ -48,7 +48,9 @@ def as_much_as_a_full_batch_uses() -> None:
             given = cache.kv_cache_memory_bytes is not None or cache.num_gpu_blocks_override is not None
             names = (name for group in kv_cache_groups for name in group.layer_names)
             if not given and any(name.endswith(".cross_cache") for name in names):
-                block = kv_cache_utils._pool_bytes_per_block(vllm_config, kv_cache_groups)
+                block = planning._pool_bytes_per_block(vllm_config, kv_cache_groups)
+                if available_memory <= block:  # vLLM 0.33 tries one block first, to see how large it is
+                    return stock(vllm_config, kv_cache_groups, available_memory)
                 needed = full_batch_blocks(vllm_config, kv_cache_groups) * block
                 held = vllm_config.ec_manager_config.manager_config.get("cache_bytes", 0)
                 available_memory = min(available_memory - held, needed)
@@ -57,4 +59,4 @@ def as_much_as_a_full_batch_uses() -> None:
         return get_kv_cache_config_from_groups
 
     parameters = ("vllm_config", "kv_cache_groups", "available_memory")
-    replace(kv_cache_utils, "get_kv_cache_config_from_groups", parameters, make)
+    replace(planning, "get_kv_cache_config_from_groups", parameters, make)

@@ -10,6 +10,10 @@ SHORT_BLOCK = "short_block"
 """Key of a speculative config: draft K tokens and no more, as vLLM does, instead of the block that was trained."""
 
 
+FLAGS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
+"""Fields of `EngineArgs` -> keys of a speculative config that they stand for."""
+
+
 def model_config_update() -> None:
     """vLLM adjusts its configuration per architecture through a table; ours needs the encoder budget and safe switches.
 
@@ -93,7 +97,7 @@ def one_cache_group_a_kind() -> None:
 
     Unnecessary once the V1 proposer serves drafts over several groups.
     """
-    from vllm.v1.core import kv_cache_utils
+    from plugin.vllm_hooks.cache_planning import planning
 
     def make(stock: Any) -> Any:
         def _get_kv_cache_groups_uniform_page_size(kv_cache_spec: dict[str, Any]) -> Any:
@@ -103,11 +107,11 @@ def one_cache_group_a_kind() -> None:
             kinds: dict[Any, list[str]] = {}
             for group in groups:
                 kinds.setdefault(group.kv_cache_spec, []).extend(group.layer_names)
-            return kv_cache_utils.create_kv_cache_group_specs(kv_cache_spec, list(kinds.values()))
+            return planning.create_kv_cache_group_specs(kv_cache_spec, list(kinds.values()))
 
         return _get_kv_cache_groups_uniform_page_size
 
-    replace(kv_cache_utils, "_get_kv_cache_groups_uniform_page_size", ("kv_cache_spec",), make)
+    replace(planning, "_get_kv_cache_groups_uniform_page_size", ("kv_cache_spec",), make)
 
 
 def draft_beside_the_verifier() -> None:
@@ -118,7 +122,8 @@ def draft_beside_the_verifier() -> None:
 
     vLLM drafts `num_speculative_tokens`, and a block-diffusion draft that is given a shorter block than it was trained
     on is right less often about each position of it. Here the trained block is drafted whatever K is asked for, and K
-    of it are verified (`plugin.vllm_hooks.draft_length`); `"short_block": true` has vLLM's way, for comparison.
+    of it are verified (`plugin.vllm_hooks.draft_length`); `"short_block": true` has vLLM's way, for comparison. What
+    `--spec-model`, `--spec-method` and `--spec-tokens` say vLLM adds to the config in here, so that they are read, too.
 
     Unnecessary once vLLM reads the method and the block from the draft's own config, and has K beside them.
     """
@@ -137,8 +142,12 @@ def draft_beside_the_verifier() -> None:
 
     def make(stock: Any) -> Any:
         def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-            given = self.speculative_config
+            given, flags = self.speculative_config, {flag: getattr(self, flag) for flag in FLAGS}
             speculative = {key.replace("-", "_"): value for key, value in (given or {}).items()}
+            added = {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
+            if added.keys() & speculative.keys():
+                return stock(self, *args, **kwargs)  # vLLM says what is given twice
+            speculative |= added
             known = speculative.get("method") in (None, *FAMILIES) and speculative.get("model")
             config = ours(speculative["model"]) if known else {}
             if not config:
@@ -147,9 +156,11 @@ def draft_beside_the_verifier() -> None:
             speculative["method"] = "dflash"
             if k is not None and not short:
                 speculative["num_speculative_tokens"] = max(k, longest_draft(config))
-            self.speculative_config = speculative
-            created = stock(self, *args, **kwargs)
-            self.speculative_config = given
+            try:
+                vars(self).update(dict.fromkeys(FLAGS) | {"speculative_config": speculative})
+                created = stock(self, *args, **kwargs)
+            finally:
+                vars(self).update(flags | {"speculative_config": given})
             if k is not None:
                 setattr(created, FIRST_LENGTH, k)
             return created

@@ -8,6 +8,7 @@ lengths by batch size, which it reads in every step, says how many are verified.
 from typing import Any
 
 from plugin.vllm_hooks.hook import HookError, replace
+from plugin.vllm_hooks.step_stats import note_cut_drafts
 
 FIRST_LENGTH = "draft_length"
 """Attribute of a `SpeculativeConfig`: K when the engine starts. Not a key of its own: those are vLLM's, and one in the
@@ -80,7 +81,8 @@ def schedule_from_the_start() -> None:
 
 def no_more_drafts_than_asked_for() -> None:
     """The V1 runner gives every request a full block of zeros for drafts once the longest one is too near the end of
-    the context for another block, whatever K is: at K = 1 seven would be verified, and at K = 0 any.
+    the context for another block, whatever K is: at K = 1 seven would be verified, and at K = 0 any. It is also where
+    grammars cut drafts, which is noted for the step's statistics.
 
     Unnecessary once the runner makes as many zeros as the step asked for.
     """
@@ -94,6 +96,7 @@ def no_more_drafts_than_asked_for() -> None:
                 drafts = draft_token_ids.draft_token_ids
                 draft_token_ids.draft_token_ids = [tokens[:k] for tokens in drafts]
             stock(self, draft_token_ids)
+            note_cut_drafts(self, draft_token_ids)
 
         return update_draft_token_ids
 

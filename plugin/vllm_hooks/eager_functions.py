@@ -4,7 +4,7 @@ import importlib
 import inspect
 from typing import Any
 
-from plugin.vllm_hooks.hook import HookError, replace
+from plugin.vllm_hooks.hook import replace
 
 COMPILED = (
     ("vllm.v1.sample.sampler", "batched_count_greater_than"),
@@ -13,6 +13,9 @@ COMPILED = (
     ("vllm.model_executor.layers.vocab_parallel_embedding", "get_masked_input_and_mask"),
 )
 """Functions with `@torch.compile` that a request on the CPU may meet, where they are looked up when they are called."""
+
+GONE_IN_33 = {"compiled_random_sample"}
+"""vLLM 0.33 samples without it."""
 
 
 def eager_on_the_cpu() -> None:
@@ -25,10 +28,9 @@ def eager_on_the_cpu() -> None:
     """
     for module_name, name in COMPILED:
         module = importlib.import_module(module_name)
-        if not hasattr(module, name):
-            raise HookError(f"{module_name} has no {name} any more: see plugin/vllm_hooks")
-        parameters = tuple(inspect.signature(getattr(module, name)).parameters)
-        replace(module, name, parameters, _eager)
+        stock = getattr(module, name, None)
+        parameters = () if stock is None else tuple(inspect.signature(stock).parameters)
+        replace(module, name, parameters, _eager, optional=name in GONE_IN_33)
 
 
 def _eager(stock: Any) -> Any:

@@ -1,15 +1,20 @@
 """Launches of Triton programs without Triton's own preparations. On the machine with the H200 one takes some 50 us on
 the host, longer than its program on the GPU, and a decode step has eight to thirteen.
 
-Triton looks anew at every argument, builds its key as a string and goes through all options in every call. Here a
-launch is known again by what Triton compiles for: types, and of addresses and integers whether 16 divides them, and 1.
+Triton looks anew at every argument, builds its key as a string, goes through all options and prepares for profilers in
+every call. Here a launch is known again by what Triton compiles for: types, values, and of addresses whether 16 divides
+them.
 """
 
 import importlib
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial, reduce
+from operator import attrgetter, itemgetter, or_
 from typing import Any
 
 import torch
 
+from plugin.vllm_hooks.direct_launch import Direct, direct, profiled
 from plugin.vllm_hooks.hook import HookError, replace
 from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
@@ -22,15 +27,23 @@ MODULES = (
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils",
     "plugin.verifier.triton_greedy",
+    "plugin.verifier.triton_step",
 )
 """What launches programs in a step. Those that are launched are called `..._kernel`, those that they call are not."""
+
+
+ADDRESS, DTYPE = torch.Tensor.data_ptr, attrgetter("dtype")
+PLAIN = {int, float, bool, type(None)}
+MOST = 4096
+"""Launches that are known of one kind: in a step they differ in the number of requests, if at all."""
 
 
 class QuickKernel:
     """Stands for a `triton.jit` function where that is launched: `kernel[grid](*args, **constants)`.
 
-    Arguments by position may be tensors, integers, floats and None, as all of vLLM's are; whatever else there is, and
-    whatever has not been compiled yet, goes to Triton.
+    Arguments by position are tensors and plain values, as all of vLLM's are; whatever else there is, and whatever has
+    not been compiled yet, goes to Triton. A program that is known is launched by the C function behind Triton's
+    launcher, which is given addresses: of a tensor it would ask the driver for its own.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -38,44 +51,84 @@ class QuickKernel:
         self._params = tuple(kernel.params)
         self._constant = tuple(bool(param.is_constexpr) for param in self._params)
         self._least = max((i for i, constant in enumerate(self._constant, 1) if not constant), default=0)
-        self._compiled: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+        self._kinds: dict[tuple[type, ...], Kind] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*args: Any, **options: Any) -> Any:
-            key = self._key(args, options)
-            found = None if key is None else self._compiled.get(key)
-            if found is None:
-                compiled = self.kernel[grid](*args, **options)
-                if key is not None:
-                    self._compiled[key] = compiled, self._rest(len(args), options)
-                return compiled
-            compiled, rest = found
-            compiled[(*grid, 1, 1)[:3]](*args, *rest)
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *args: Any, **options: Any) -> Any:
+        kind = self._kinds.get(tuple(map(type, args)))
+        if kind is None:
+            kind = self._new_kind(args)
+        if kind is None:
+            return self.kernel[grid](*args, **options)
+        key, addresses = kind.key(args, options)
+        try:
+            found = kind.compiled.get(key)
+        except TypeError:  # a constant that has no hash
+            return self.kernel[grid](*args, **options)
+        if found is None:
+            compiled = self.kernel[grid](*args, **options)
+            # The arguments behind those by position, in the function's order.
+            behind = (options.get(param.name, param.default) for param in self._params[len(args) :])
+            kind.keep(key, (compiled, tuple(behind), direct(compiled)))
             return compiled
+        compiled, rest, launch = found
+        grid = (*grid, 1, 1)[:3]
+        if launch is None or profiled():
+            compiled[grid](*args, *rest)
+        else:
+            arguments = (*kind.in_order((*addresses, *args)), *rest)
+            launch.function(*grid, launch.stream(launch.device), *launch.between, arguments)
+        return compiled
 
-        return launch
-
-    def _rest(self, given: int, options: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments behind the first `given`, in the function's order."""
-        return tuple(options.get(param.name, param.default) for param in self._params[given:])
-
-    def _key(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Equal where Triton takes the same compiled program; None where that is not known."""
-        if len(args) < self._least:  # some are given by name
+    def _new_kind(self, args: tuple[Any, ...]) -> "Kind | None":
+        """None for arguments that are Triton's own business."""
+        plain = (
+            isinstance(arg, torch.Tensor) or type(arg) in PLAIN or (constant and isinstance(arg, Hashable))
+            for arg, constant in zip(args, self._constant, strict=False)
+        )
+        if len(args) < self._least or not all(plain):  # some are given by name, or others than tensors
             return None
-        found: list[Any] = [tuple(options.items())]
-        for arg, constant in zip(args, self._constant, strict=False):
-            if constant:
-                found.append(arg)
-            elif isinstance(arg, torch.Tensor):
-                found.append((arg.dtype, arg.data_ptr() % 16 == 0))
-            elif type(arg) is int:
-                found.append((arg == 1, arg % 16 == 0, arg if abs(arg) >= 1 << 31 else 0))
-            elif arg is None or type(arg) is float:
-                found.append(type(arg))
-            else:
-                return None
-        return tuple(found)
+        return self._kinds.setdefault(tuple(map(type, args)), Kind(args))
+
+
+class Kind:
+    """Launches whose arguments have the same types: at most `MOST` of them that are known.
+
+    vLLM's longest launch has 31 arguments: what is done for each is done in C.
+    """
+
+    def __init__(self, args: tuple[Any, ...]) -> None:
+        are_tensors = [isinstance(arg, torch.Tensor) for arg in args]
+        tensors = [i for i, is_one in enumerate(are_tensors) if is_one]
+        self._tensors = picker(tensors)
+        self._others = picker([i for i, is_one in enumerate(are_tensors) if not is_one])
+        at = iter(range(len(tensors)))
+        self.in_order = picker(
+            [next(at) if is_one else len(tensors) + i for i, is_one in enumerate(are_tensors)]
+        )
+        """Of the tensors' addresses and all arguments behind them: the arguments, with addresses for tensors."""
+        self.compiled: dict[Any, tuple[Any, tuple[Any, ...], Direct | None]] = {}
+
+    def key(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
+        """What is equal only where Triton takes the same compiled program, and the tensors' addresses."""
+        tensors = self._tensors(args)
+        addresses = tuple(map(ADDRESS, tensors))
+        apart = reduce(or_, addresses, 0) % 16 and tuple(at % 16 == 0 for at in addresses)
+        return (tuple(map(DTYPE, tensors)), self._others(args), tuple(options.items()), apart), addresses
+
+    def keep(self, key: Any, found: tuple[Any, tuple[Any, ...], Direct | None]) -> None:
+        if len(self.compiled) >= MOST:
+            self.compiled.clear()
+        self.compiled[key] = found
+
+
+def picker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What takes these of a tuple's items."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda items: tuple(items[i] for i in positions)
 
 
 def quick_launches() -> None:

@@ -3,11 +3,12 @@
 import copy
 from typing import Any
 
+from plugin.vllm_hooks.adaptive_verification import leave_out_what_was_not_verified
 from plugin.vllm_hooks.hook import replace
 
 
 def metrics_of_whole_requests() -> None:
-    """Two faults of a request's own speculative-decoding metrics.
+    """Three faults of speculative-decoding metrics.
 
     The scheduler sends them with the request's last output. A stop string is found later, in the front end, so that
     such a request ends without having sent any. Here a request with stop strings sends a copy with every output; the
@@ -17,7 +18,11 @@ def metrics_of_whole_requests() -> None:
     since K was 0. Such a list tells neither which K were used nor, with the number of output tokens, how many of the
     last step's accepted tokens lie behind the output's end. Here it has every step after the first token.
 
-    Unnecessary once vLLM sends them for requests that the front end may end, with all their steps.
+    Drafts that adaptive verification left out count as rejected (`plugin.vllm_hooks.adaptive_verification`); here they
+    are neither proposed nor rejected, in vLLM's own counters either.
+
+    Unnecessary once vLLM sends them for requests that the front end may end, with all their steps, and knows what was
+    verified.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -25,6 +30,7 @@ def metrics_of_whole_requests() -> None:
         def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
             if self.is_encoder_decoder:
                 _keep_steps_without_a_draft(self, scheduler_output, model_runner_output)
+                leave_out_what_was_not_verified(scheduler_output, model_runner_output)
             found = stock(self, scheduler_output, model_runner_output)
             for outputs in found.values() if self.is_encoder_decoder else ():
                 for output in outputs.outputs:

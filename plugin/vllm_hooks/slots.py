@@ -1,5 +1,5 @@
-"""Hooks into what the scheduler asks for every running request in every step, of which the answer is nearly always the
-same: slots for its next tokens, and its encoder's inputs."""
+"""The hook into what the scheduler asks for every running request in every step, of which the answer is nearly always
+the same: slots for its next tokens."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ _GROWING = "_t5gemma2_growing"
 
 def slots_that_are_there() -> None:
     """The scheduler asks for slots for every running request in every step. vLLM then goes through all cache groups
-    five times, though only once in `block_size` tokens a block is missing. For encoder-decoder models, whose blocks are
-    never shared and whose cross blocks are all allocated at admission, it is enough to see that the blocks are there.
+    five times, though only once in `block_size` tokens a block is missing. For encoder-decoder models, whose decoder's
+    blocks are never shared and whose cross blocks are all there at admission, it is enough to see that they are there.
 
     Unnecessary once vLLM looks first.
     """
@@ -45,38 +45,6 @@ def slots_that_are_there() -> None:
         "reserved_blocks", "has_scheduled_reqs", "skip_zeroing_group_ids",
     )  # fmt: skip
     replace(KVCacheManager, "allocate_slots", parameters, make)
-
-
-def no_encoder_inputs_behind_the_first_token() -> None:
-    """The scheduler looks in every step which of a running request's encoder inputs it has to compute. Those of an
-    encoder-decoder model are computed before its first token, as vLLM's own loop finds one by one.
-
-    Unnecessary once vLLM looks at the request first.
-    """
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    def make(stock: Any) -> Any:
-        def _try_schedule_encoder_inputs(
-            self: Any, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int,
-            shift_computed_tokens: int = 0,
-        ) -> Any:  # fmt: skip
-            if self.is_encoder_decoder and num_computed_tokens > 0:
-                return [], num_new_tokens, encoder_compute_budget, [], []
-            return stock(
-                self,
-                request,
-                num_computed_tokens,
-                num_new_tokens,
-                encoder_compute_budget,
-                shift_computed_tokens,
-            )
-
-        return _try_schedule_encoder_inputs
-
-    parameters = (
-        "self", "request", "num_computed_tokens", "num_new_tokens", "encoder_compute_budget", "shift_computed_tokens",
-    )  # fmt: skip
-    replace(Scheduler, "_try_schedule_encoder_inputs", parameters, make)
 
 
 def _growing(manager: Any) -> tuple[Any, ...]:

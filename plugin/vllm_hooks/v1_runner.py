@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import torch
 
 from plugin.vllm_hooks.hook import HookError, replace
@@ -76,6 +77,64 @@ def _encoder_states(runner: Any) -> Any:
             keeps_states(runner.vllm_config),
         )
     return runner._t5gemma2_states
+
+
+def cross_slots_of_who_writes() -> None:
+    """The V1 runner maps slots of the cross cache for all requests of a step that have nothing computed. One that
+    shares pages brings no encoder input, so that states and slots would not match; here it has no slots. (V2's writes
+    follow the encoder inputs: `plugin.verifier.model_state`.)
+
+    Unnecessary once the V1 runner maps slots for the encoder inputs of a step.
+    """
+    from vllm.model_executor.layers.attention import cross_attention
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    writes: list[np.ndarray] = []
+    """Of the batch whose metadata is being built, by row: whether the request brings an encoder input."""
+
+    def updating(stock: Any) -> Any:
+        def _update_states(self: Any, scheduler_output: Any) -> Any:
+            self._t5gemma2_encoder_inputs = scheduler_output.scheduled_encoder_inputs
+            return stock(self, scheduler_output)
+
+        return _update_states
+
+    def measuring(stock: Any) -> Any:
+        def _get_encoder_seq_lens(
+            self: Any,
+            num_scheduled_tokens: dict[str, int],
+            kv_cache_spec: Any,
+            num_reqs: int,
+            for_cudagraph_capture: bool = False,
+        ) -> Any:
+            found = stock(self, num_scheduled_tokens, kv_cache_spec, num_reqs, for_cudagraph_capture)
+            if found[1] is not None:
+                writes.clear()
+                if num_scheduled_tokens:  # no dummy batch
+                    rows = np.zeros(num_reqs, dtype=bool)
+                    for name in num_scheduled_tokens:
+                        rows[self.input_batch.req_id_to_index[name]] = name in self._t5gemma2_encoder_inputs
+                    writes.append(rows)
+            return found
+
+        return _get_encoder_seq_lens
+
+    def mapping(stock: Any) -> Any:
+        def _get_cross_slot_mapping(
+            encoder_seq_lens: np.ndarray, block_table_tensor: torch.Tensor, kv_cache_spec: Any, device: Any
+        ) -> torch.Tensor:
+            if writes:
+                encoder_seq_lens = np.where(writes[0][: len(encoder_seq_lens)], encoder_seq_lens, 0)
+            slots: torch.Tensor = stock(encoder_seq_lens, block_table_tensor, kv_cache_spec, device)
+            return slots
+
+        return _get_cross_slot_mapping
+
+    replace(GPUModelRunner, "_update_states", ("self", "scheduler_output"), updating)
+    parameters = ("self", "num_scheduled_tokens", "kv_cache_spec", "num_reqs", "for_cudagraph_capture")
+    replace(GPUModelRunner, "_get_encoder_seq_lens", parameters, measuring)
+    of_slots = ("encoder_seq_lens", "block_table_tensor", "kv_cache_spec", "device")
+    replace(cross_attention, "_get_cross_slot_mapping", of_slots, mapping)
 
 
 def block_proposer() -> None:

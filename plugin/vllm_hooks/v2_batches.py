@@ -1,16 +1,39 @@
 """Hooks into what the V2 model runner does for a batch in every step, though the step before did the same."""
 
-from dataclasses import replace as with_fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from plugin.verifier import triton_step
 from plugin.vllm_hooks.hook import replace
 from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
-_BATCH = "_t5gemma2_batch"
-"""Attribute of the runner's input buffers: what the batch whose bounds they hold was made from, and the batch."""
+_KEPT = "_t5gemma2_kept"
+"""Attribute of the runner's input buffers: a `Kept`."""
+
+
+_COMPILED = "_t5gemma2_compiled"
+"""Attribute of a runner that has launched the programs of `plugin.verifier.triton_step`. vLLM's warm-up has one decode
+step of a kind, and they are launched from the second on: the first request would wait for Triton to compile them."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """The batch whose bounds stand in the runner's input buffers.
+
+    Attributes:
+        key: what it was made from, `_key`; None for a batch of which the next one takes nothing.
+        batch: vLLM's `InputBatch`.
+        attention: what vLLM's `prepare_attn` gave for it: block tables by cache group, and slots.
+        latest: the last of the batches that took its tensors.
+    """
+
+    key: tuple[Any, ...] | None
+    batch: Any
+    attention: Any = None
+    latest: Any = None
 
 
 def parameters_of_new_requests_only() -> None:
@@ -35,7 +58,8 @@ def tensors_of_an_unchanged_batch() -> None:
     """In most steps the same requests bring as many tokens as in the step before. The V2 runner sends their slots and
     bounds to the device anew each time, two or three copies through fresh pinned memory, and derives in further
     launches what follows from them. Here such a step takes the tensors of the last one; only positions, lengths, input
-    ids and what the host knows of the lengths are computed.
+    ids, slots, block tables and what the host knows of the lengths are computed, those on the device in one launch
+    instead of four.
 
     Unnecessary once the runner keeps them itself.
     """
@@ -46,38 +70,63 @@ def tensors_of_an_unchanged_batch() -> None:
         def prepare_inputs(
             self: Any, scheduler_output: Any, batch_req_state: Any, batch_desc: Any, num_active_loras: int
         ) -> Any:
-            key = _key(self, batch_req_state, batch_desc)
-            last_key, last = getattr(self.input_buffers, _BATCH, (None, None))
-            if key is not None and key == last_key:
-                return _next(self, last, scheduler_output, batch_req_state)
+            key, last = _key(self, batch_req_state, batch_desc), kept(self)
+            if key is not None and last is not None and last.attention is not None and key == last.key:
+                return next_batch(self, last, scheduler_output.has_structured_output_requests)
+            setattr(self.input_buffers, _KEPT, None)  # should it fail half way
             batch = stock(self, scheduler_output, batch_req_state, batch_desc, num_active_loras)
-            setattr(self.input_buffers, _BATCH, (key, batch))
+            setattr(self.input_buffers, _KEPT, Kept(key, batch))
             return batch
 
         return prepare_inputs
 
+    def preparing_attention(stock: Any) -> Any:
+        def prepare_attn(self: Any, input_batch: Any) -> Any:
+            last = kept(self)
+            if last is not None and input_batch is last.latest:  # `next_batch` has done it
+                return last.attention
+            found = stock(self, input_batch)
+            if last is not None and input_batch is last.batch:
+                last.attention = found
+                if last.key is not None and _COMPILED not in self.__dict__:
+                    self.__dict__[_COMPILED] = True
+                    _write_inputs(self, input_batch)  # the same again
+                    none = torch.empty((0, 4), dtype=torch.int32, device=self.device)
+                    tables = self.block_tables
+                    triton_step.append_blocks(none, tables.block_table_ptrs, tables.block_table_strides)
+            return found
+
+        return prepare_attn
+
     def making(stock: Any) -> Any:
         def make_dummy(num_reqs: int, num_tokens: int, input_buffers: Any, *args: Any, **kwargs: Any) -> Any:
-            setattr(input_buffers, _BATCH, (None, None))  # it writes bounds of its own there
+            setattr(input_buffers, _KEPT, None)  # it writes bounds of its own there
             return stock(num_reqs, num_tokens, input_buffers, *args, **kwargs)
 
         return make_dummy
 
     parameters = ("self", "scheduler_output", "batch_req_state", "batch_desc", "num_active_loras")
     replace(GPUModelRunner, "prepare_inputs", parameters, preparing)
+    replace(GPUModelRunner, "prepare_attn", ("self", "input_batch"), preparing_attention)
     parameters = ("num_reqs", "num_tokens", "input_buffers", "max_query_len", "is_padding")
     replace(InputBatch, "make_dummy", parameters, making)
+
+
+def kept(runner: Any) -> Kept | None:
+    """What stands in the runner's input buffers, unless that is a dummy batch."""
+    return getattr(runner.input_buffers, _KEPT, None)
 
 
 def _key(runner: Any, state: Any, batch_desc: Any) -> tuple[Any, ...] | None:
     """What a batch's tensors follow from, if that is all; None for steps with prefills and for other models."""
     if state.has_prefill or not cross_kv_before_decoder(runner):
         return None
-    if runner.adaptive_verification is not None or runner.pcp_manager is not None:
+    if runner.adaptive_verification is not None or runner.pcp_manager is not None or runner.dcp_size > 1:
         return None
     drafts = state.num_draft_tokens_np
     return (
         batch_desc,
+        runner.block_tables,
         tuple(state.req_ids),
         state.idx_mapping_np.tobytes(),
         state.num_scheduled_tokens.tobytes(),
@@ -85,40 +134,45 @@ def _key(runner: Any, state: Any, batch_desc: Any) -> tuple[Any, ...] | None:
     )
 
 
-def _next(runner: Any, last: Any, scheduler_output: Any, state: Any) -> Any:
-    """The batch of the step after `last`, with the same requests in the same slots and as many tokens of each."""
-    from vllm.v1.worker.gpu import model_runner as stock
-
-    buffers, requests = runner.input_buffers, runner.req_states
-    stock.prepare_pos_seq_lens(
-        last.idx_mapping,
-        last.query_start_loc,
-        requests.num_computed_tokens.gpu,
-        buffers.positions,
-        buffers.seq_lens,
-    )
-    logits_indices = stock.combine_sampled_and_draft_tokens(
-        buffers.input_ids,
-        last.idx_mapping,
-        requests.last_sampled_tokens,
-        last.query_start_loc,
-        last.seq_lens,
-        requests.prefill_len.gpu,
-        requests.draft_tokens,
-        last.cu_num_logits,
-        last.logits_indices.shape[0],
-        runner.model_state.num_new_sampled_tokens_per_step,
-    )
-    computed = requests.num_computed_tokens_np[state.idx_mapping_np]
-    longest = np.zeros(last.num_reqs_after_padding, dtype=np.int32)
-    np.add(computed, state.num_scheduled_tokens, out=longest[: last.num_reqs])
-    return with_fields(
-        last,
-        req_ids=state.req_ids,
+def next_batch(runner: Any, last: Kept, has_structured_output: bool) -> Any:
+    """The batch of the step after `last`, with the same requests in the same slots and as many tokens of each. Its
+    tensors, and those of `last.attention`, are being written."""
+    batch, requests = last.batch, runner.req_states
+    _write_inputs(runner, batch)
+    computed = requests.num_computed_tokens_np[batch.idx_mapping_np]
+    longest = np.zeros(batch.num_reqs_after_padding, dtype=np.int32)
+    np.add(computed, batch.num_scheduled_tokens, out=longest[: batch.num_reqs])
+    made = object.__new__(type(batch))  # dataclasses.replace asks for every field, and gives it by name
+    made.__dict__.update(
+        batch.__dict__,
         seq_lens_cpu_upper_bound=torch.from_numpy(longest),
         num_computed_tokens_np=computed,
-        prefill_len_np=state.prefill_len_np,
-        num_computed_prefill_tokens_np=state.num_computed_prefill_tokens_np,
-        logits_indices=logits_indices,
-        has_structured_output_reqs=scheduler_output.has_structured_output_requests,
+        has_structured_output_reqs=has_structured_output,
+    )
+    last.latest = made
+    return made
+
+
+def _write_inputs(runner: Any, batch: Any) -> None:
+    """Write positions, lengths, input ids, slots and block tables of a batch whose bounds are there."""
+    buffers, requests, tables = runner.input_buffers, runner.req_states, runner.block_tables
+    triton_step.step_inputs(
+        batch.idx_mapping,
+        batch.query_start_loc,
+        batch.cu_num_logits,
+        requests.num_computed_tokens.gpu,
+        requests.prefill_len.gpu,
+        requests.last_sampled_tokens,
+        requests.draft_tokens,
+        tables.block_table_ptrs,
+        tables.block_table_strides,
+        tables.num_blocks.gpu,
+        tables.block_sizes_tensor,
+        tables.slot_mapping_enabled,
+        buffers.input_ids,
+        buffers.positions,
+        buffers.seq_lens,
+        tables.slot_mappings,
+        tables.input_block_table_ptrs,
+        batch.num_reqs_after_padding,
     )

@@ -5,6 +5,12 @@ from typing import Any
 
 from plugin.vllm_hooks.hook import HookError, replace
 
+EXECUTE_MODEL = (
+    "self", "scheduler_output", "intermediate_tensors", "dummy_run", "skip_attn_for_dummy_run", "is_profile",
+    "context_len", "valid_dummy_state_slots", "randomize_inputs",
+)  # fmt: skip
+"""Parameters of the runner's `execute_model`, which two hooks replace."""
+
 
 def cross_kv_before_decoder(runner: Any) -> bool:
     """Whether the runner's model state writes the cross K/V before the decoder runs."""
@@ -32,18 +38,7 @@ def compiled_decoder_beside_encoder_inputs() -> None:
 
         return execute_model
 
-    parameters = (
-        "self",
-        "scheduler_output",
-        "intermediate_tensors",
-        "dummy_run",
-        "skip_attn_for_dummy_run",
-        "is_profile",
-        "context_len",
-        "valid_dummy_state_slots",
-        "randomize_inputs",
-    )
-    replace(GPUModelRunner, "execute_model", parameters, make)
+    replace(GPUModelRunner, "execute_model", EXECUTE_MODEL, make)
 
 
 def encoder_passes_in_parts() -> None:
@@ -147,10 +142,11 @@ def mixed_decode_graphs() -> None:
 
 def block_speculators() -> None:
     """The V2 runner picks its speculator by method; our DSpark runs as "dflash" like the others and needs vLLM's DSpark
-    speculator, with our heads; the others pick in their own vocabulary.
+    speculator, with our heads; the others pick in their own vocabulary; and all draft in one graph, which writes into
+    the runner's state.
 
-    Unnecessary once vLLM picks DSpark's speculator by the draft's architecture, and DFlash's argmax is taken before the
-    logits are scattered.
+    Unnecessary once vLLM picks DSpark's speculator by the draft's architecture, takes DFlash's argmax before the logits
+    are scattered, and captures all of a draft.
     """
     from vllm.v1.worker.gpu import spec_decode
 
@@ -164,11 +160,32 @@ def block_speculators() -> None:
             from plugin.drafts.v2_speculator import BlockSpeculator, MarkovSpeculator
 
             if FAMILIES["dspark"].architecture in draft.architectures:
-                return MarkovSpeculator(vllm_config, device)
-            return BlockSpeculator(vllm_config, device)
+                return MarkovSpeculator(vllm_config, device, req_states)
+            return BlockSpeculator(vllm_config, device, req_states)
 
         return init_speculator
 
     replace(spec_decode, "init_speculator", ("vllm_config", "device", "req_states"), make)
     if runner := sys.modules.get("vllm.v1.worker.gpu.model_runner"):
         runner.init_speculator = spec_decode.init_speculator  # type: ignore[attr-defined]
+
+
+def taps_where_the_draft_reads_them() -> None:
+    """The V2 runner's graphs copy the taps into buffers of their manager's, one each, and the draft's inputs are copied
+    out of those in every step. The manager makes the buffers when it captures its first graph, unless it has some: here
+    it has the draft's own.
+
+    Unnecessary once the draft's graphs read the manager's buffers.
+    """
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    def make(stock: Any) -> Any:
+        def capture_model(self: Any, *, profile_only: bool = False) -> Any:
+            taps = getattr(self.speculator, "taps", None)
+            if taps is not None and cross_kv_before_decoder(self):
+                self.cudagraph_manager.aux_hidden_states = [taps]
+            return stock(self, profile_only=profile_only)
+
+        return capture_model
+
+    replace(GPUModelRunner, "capture_model", ("self", "profile_only"), make)

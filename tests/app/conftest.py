@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import pytest
 from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
+from app.config.environment import load_settings
 from app.engine import EnginePlan
-from app.environment import load_settings
 from app.factory import create_app
 from plugin.drafts.facts import Checkpoints, DraftFacts, VerifierFacts
 from plugin.drafts.families import FAMILIES, VERIFIER_ARCHITECTURE
@@ -60,12 +59,6 @@ DRAFT = DraftFacts(
     verifier_name="../verifier",
     max_positions=512,
 )
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Coroutine tests run on asyncio, as the server does."""
-    return "asyncio"
 
 
 def build(engine: FakeEngine, **settings: Any) -> FastAPI:

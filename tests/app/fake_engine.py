@@ -68,7 +68,10 @@ class FakeEngine:
     """`script(request, sample)` gives the token ids of one sample, EOS included where it ends by itself."""
 
     script: Callable[[GenerateRequest, int], list[int]] = lambda request, sample: tokens(" and so on" * 40)
-    per_step: int = 1
+    per_step: int | Sequence[int] = 1
+    """Tokens of a step; of several the steps take turns."""
+    first_alone: bool = False
+    """The first token comes before any draft, as vLLM's does."""
     delay_s: float = 0.0
     k: int = 0
     ledger: StepRecorder | None = None
@@ -79,6 +82,8 @@ class FakeEngine:
     max_encoder_len: int = 256
     dead: bool = False
     hold: asyncio.Event | None = None
+    hangs: asyncio.Event | None = None
+    """Until it is set the engine answers nothing; requests wait if it is `hold`, too."""
     seen: list[GenerateRequest] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
@@ -125,6 +130,12 @@ class FakeEngine:
         if self.dead:
             raise EngineDead("the engine process ended")
 
+    async def respond(self) -> None:
+        if self.hangs is not None:
+            await self.hangs.wait()
+        if self.dead:
+            raise EngineDead("the engine process ended")
+
     def shutdown(self) -> None:
         self.shut_down = True
         if self.child is not None:
@@ -149,8 +160,10 @@ class FakeEngine:
                     raise EngineDead("the engine process ended")
                 if self.fail_after is not None and count >= self.fail_after:
                     raise self.failure
+                per_step = [self.per_step] if isinstance(self.per_step, int) else self.per_step
+                size = per_step[count % len(per_step)]
                 count += 1
-                samples = [s.advance(self.per_step) for s in sequences if s.reason is None]
+                samples = [s.advance(size) for s in sequences if s.reason is None]
                 self.step_times.append(time.monotonic())
                 ended = all(s.reason is not None for s in sequences)
                 if request.stream:
@@ -182,21 +195,22 @@ class _Sequence:
     def advance(self, count: int) -> Sample:
         """The next tokens, cut at EOS, at a stop string or token, and at the limit."""
         new: list[int] = []
-        if self._engine.has_draft:
-            count = min(count, 1 + self._engine.k)
+        drafts = self._engine.has_draft and not (self._engine.first_alone and not self._position)
+        count = min(count, 1 + self._engine.k) if drafts else 1 if self._engine.has_draft else count
         while len(new) < count and self.reason is None:
             token = self._ids[self._position] if self._position < len(self._ids) else EOS
             self._position += 1
             new.append(token)
             self._take(token)
-        if self._engine.has_draft:
+        if drafts:
             k, hits = self._engine.k, len(new) - 1
             self._accepted.append(hits)
             self._drafted.append(k)
             if self._engine.ledger is not None:
                 lasted = self._engine.seconds(k) if self._engine.seconds is not None else None
                 drafts = {k: (1, (1,) * hits)} if k else {}
-                self._engine.ledger.record(StepStats(k, len(self._engine.running), lasted, drafts))
+                rows = len(self._engine.running)
+                self._engine.ledger.record(StepStats(k, rows, lasted, drafts, wall=lasted or 0.0))
         return self._sample(self._delta(), new)
 
     def _take(self, token: int) -> None:

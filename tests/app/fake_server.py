@@ -1,7 +1,8 @@
 """`uvicorn tests.app.fake_server:app`: the gateway over a fake engine, in a process of its own.
 
 FAKE holds the engine's fields as JSON; `load_s` delays its start, `fail_start` makes it fail, `die_after_s` kills it,
-`child` starts a child process with it, as a real engine has; `tokenizer` is the path of one to tokenize with.
+`child` starts a child process with it, as a real engine has; `imports` begins the real one's imports; `tokenizer` is
+the path of one to tokenize with.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from app.engine import EnginePlan
-from app.hf_tokenizer import ThreadSafeTokenizer
+from app.text.hf_tokenizer import ThreadSafeTokenizer
+from plugin.engine_process import import_ahead
 from tests.app.conftest import build
 from tests.app.fake_engine import FakeEngine, tokens
 
@@ -26,6 +28,7 @@ def _make() -> Any:
     options: dict[str, Any] = json.loads(os.environ.get("FAKE", "{}"))
     load_s, fail, die = (options.pop(key, None) for key in ("load_s", "fail_start", "die_after_s"))
     child, length = options.pop("child", False), options.pop("length", 400)
+    imports = options.pop("imports", False)
     tokenizer = options.pop("tokenizer", None)
     engine = FakeEngine(script=lambda request, sample: tokens("x" * length), **options)
     if tokenizer:
@@ -38,6 +41,8 @@ def _make() -> Any:
     factory = gateway._factory
 
     def start(plan: EnginePlan) -> FakeEngine:
+        if imports:
+            import_ahead()
         if child:
             process = multiprocessing.get_context("spawn").Process(
                 target=time.sleep, args=(600,), daemon=True

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from app import cli
-from app.settings import Settings, variable
+from app.config.settings import Settings, variable
 
 
 @pytest.fixture
@@ -37,6 +37,14 @@ def test_serve(served: dict[str, Any]) -> None:
     assert served["workers"] == 1
     settings = Settings()
     assert (settings.draft, settings.max_model_len, settings.enforce_eager) == (place, 64, True)
+
+
+def test_idle_connections(served: dict[str, Any]) -> None:
+    """A proxy that keeps them for a minute would send requests into connections that end after five seconds."""
+    cli.main(["serve"])
+    assert served["timeout_keep_alive"] == uvicorn.Config("app:main").timeout_keep_alive
+    cli.main(["serve", "--timeout-keep-alive", "75"])
+    assert served["timeout_keep_alive"] == 75
 
 
 def test_flags_left_out_leave_the_environment(
@@ -79,10 +87,12 @@ def test_alone_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main([])
     assert ended.value.code == 2
     text = capsys.readouterr().err
-    assert all(f"\n    {command} " in text for command in ("serve", "bench", "check", "train"))
+    assert all(f"\n    {command} " in text for command in ("serve", "bench", "check", "top", "train"))
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["serve", "--help"], ["train", "dflare", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["serve", "--help"], ["top", "--help"], ["train", "dflare", "--help"]]
+)
 def test_help_within_a_second(argv: list[str]) -> None:
     """N26: nothing heavy is imported for it. Of processor time, since other programs use the machine too."""
     program = (

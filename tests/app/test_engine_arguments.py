@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from app.config.settings import Settings, SettingsError
 from app.drafts.identity import Identity
 from app.drafts.ledger import Ledger
 from app.engine import EnginePlan
-from app.engine_arguments import dtype, engine_arguments
-from app.settings import Settings
+from app.engine_arguments import check_adaptive_verification, dtype, engine_arguments
 from plugin.drafts.facts import Checkpoints
 from tests.app.conftest import DRAFT, VERIFIER
 
@@ -30,6 +30,27 @@ def test_draft_tokens() -> None:
     assert (given["method"], given["model"]) == ("dflash", "demo")
     assert "speculative_config" not in arguments(None)
     assert "per_request_spec_decode_metrics" not in arguments(None)
+
+
+def test_adaptive_verification() -> None:
+    """It reaches the engine, and is refused in one line where it cannot work."""
+    given = arguments(3, on_cpu=False, adaptive_verification=True)["speculative_config"]
+    assert given["enable_adaptive_verification"] is True
+    assert "enable_adaptive_verification" not in arguments(3)["speculative_config"]
+    drafted, alone = Checkpoints(VERIFIER, DRAFT, 7), Checkpoints(VERIFIER, None, None)
+    asked, eager = (
+        Settings(adaptive_verification=True),
+        Settings(adaptive_verification=True, enforce_eager=True),
+    )
+    check_adaptive_verification(asked, drafted, on_cpu=False)
+    check_adaptive_verification(Settings(), alone, on_cpu=True)
+    for settings, checkpoints, on_cpu, why in (
+        (asked, alone, False, "needs a draft"),
+        (asked, drafted, True, "needs CUDA: "),
+        (eager, drafted, False, "needs CUDA graphs, which T5GEMMA_ENFORCE_EAGER=true"),
+    ):
+        with pytest.raises(SettingsError, match=f"^T5GEMMA_ADAPTIVE_VERIFICATION=true {why}"):
+            check_adaptive_verification(settings, checkpoints, on_cpu)
 
 
 def test_budgets() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+import time
 from typing import Any, Self
 
 import httpx
 import pytest
 from pydantic import BaseModel, model_validator
 
+from app.config.settings import SettingsError
 from app.engine import EnginePlan
 from app.logs import JsonLines
-from app.settings import SettingsError
+from app.process import child_processes
 from tests.app.conftest import build, complete, ready
 from tests.app.fake_engine import FakeEngine
 
@@ -139,6 +142,73 @@ class Odd(FakeEngine):
         await super().check_health()
 
 
+class Stuck(FakeEngine):
+    """Answers nothing while `hangs` is not set, and counts how often it did."""
+
+    answers = 0
+
+    async def respond(self) -> None:
+        await super().respond()
+        self.answers += 1
+
+
+async def test_an_engine_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lives and does nothing: not ready after a tenth of the time, ready once it goes on; then it never does, and
+    the end is a death's, of which running requests are told.
+    """
+    monkeypatch.setattr("app.watching.ASKS_S", 0.001)
+    caplog.set_level(logging.INFO, "app")
+    monkeypatch.setattr(logging.getLogger("app"), "propagate", True)
+    engine = Stuck()
+    app = build(engine, hang_timeout_s=1.0)
+    gateway, web = (
+        app.state.gateway,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server"),
+    )
+
+    async def readiness(status: int) -> None:
+        while (await client.get("/ready")).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async with ready(app), web as client, asyncio.timeout(10):
+        gateway.on_end = (ended := asyncio.Event()).set
+        while not engine.answers:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        engine.hangs = asyncio.Event()
+        await readiness(503)
+        assert (await client.get("/health")).status_code == 200 and gateway.phase == "ready"
+        assert "t5gemma_ready 0.0" in (await client.get("/metrics")).text
+        engine.hangs.set()
+        await readiness(200)
+        engine.hangs, engine.hold = asyncio.Event(), asyncio.Event()
+        waiting = asyncio.create_task(complete(client))
+        await ended.wait()
+        assert gateway.phase == "dead" and "T5GEMMA_HANG_TIMEOUT_S" in gateway.failure
+        assert (await client.get("/health")).status_code == 503
+        assert (await waiting).status_code == 503
+        gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if "not answered" in line] and "the engine answers again" in told
+
+
+async def test_a_pause_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped container loses one short wait, however long it stood."""
+    monkeypatch.setattr("app.watching.ASKS_S", 0.001)
+    engine = Stuck()
+    app = build(engine, hang_timeout_s=2.0)
+    async with ready(app):
+        engine.hangs = asyncio.Event()
+        await asyncio.sleep(0.05)
+        time.sleep(2.5)  # noqa: ASYNC251  (the whole process stands)
+        engine.hangs.set()
+        before = engine.answers
+        while engine.answers == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert app.state.gateway.ready
+
+
 async def test_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is no death does not end the watch, and is logged once; the death that follows is seen."""
     lines: list[str] = []
@@ -158,3 +228,28 @@ async def test_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         gateway.phase, gateway.failure = "ready", None  # or the lifespan ends the process
     (line,) = [line for line in lines if "could not be asked" in line]
     assert line.endswith("OSError: too many open files")
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failed", "built"])
+def test_loading_that_outlives_the_server_says_nothing(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread cannot be interrupted: it ends when the event loop is closed, by whatever its lost processes raise."""
+    monkeypatch.setattr(child_processes, "LOADING_STOP_S", 0.1)
+    gateway = build(FakeEngine()).state.gateway
+    ended = threading.Event()
+
+    def factory(plan: EnginePlan) -> FakeEngine:
+        ended.wait()
+        if fails:
+            raise RuntimeError("Engine core initialization failed")
+        return FakeEngine()
+
+    async def life() -> None:
+        gateway.start()
+        await gateway.stop()
+
+    gateway._factory = factory
+    asyncio.run(life())
+    (loading,) = [thread for thread in threading.enumerate() if thread.name == "load-engine"]
+    ended.set()
+    loading.join()
+    assert gateway.phase == "stopped"

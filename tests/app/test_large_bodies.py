@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from app.engine import InvalidRequest
-from app.tokenizing import MAX_VALUES, check_size
+from app.text.tokenizing import MAX_VALUES, check_size
 from tests.app.test_server import Server, server
 
 TOKENIZER = Path(__file__).parents[2] / "plugin" / "demo" / "verifier" / "tokenizer.json"

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.app.conftest import complete, served
+from app.config.settings import SettingsError
+from tests.app.conftest import build, complete, served
 from tests.app.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +48,13 @@ async def test_keys_under_a_root_path() -> None:
         ).status_code == 200
 
 
+@pytest.mark.parametrize("prefix", ["/v1", "/drafts", "/v1/models"])
+async def test_a_root_path_that_hides_routes(prefix: str) -> None:
+    """Each request below it would be 404."""
+    with pytest.raises(SettingsError, match=f"T5GEMMA_ROOT_PATH={prefix}: paths of the API begin so"):
+        build(FakeEngine(), root_path=prefix)
+
+
 async def test_cors() -> None:
     """Preflight without a key; errors carry the header too; others get none (E14)."""
     ask = {
@@ -68,6 +76,7 @@ async def test_cors() -> None:
             reply = await client.post("/v1/completions", json=body, headers={"Origin": UI, **headers})
             assert reply.status_code == status
             assert reply.headers["access-control-allow-origin"] == UI
+            assert "retry-after" in reply.headers["access-control-expose-headers"].lower()
 
 
 async def test_any_origin_never_with_credentials() -> None:

@@ -14,6 +14,7 @@ from app.drafts.report import (
     EncoderCache,
     Estimate,
     Position,
+    Sequences,
     SpeedupRange,
     Stats,
     StepTime,
@@ -77,6 +78,7 @@ def test_fields_of_the_statistics() -> None:
         StepTime,
         BaselineTime,
         EncoderCache,
+        Sequences,
     )
     shown = {field for model in models for field in model.model_fields}
     text = section("## `GET /drafts/stats`")

@@ -17,6 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from plugin.engine_process import METHOD
+
 BODY = {"prompt": "Hi", "max_tokens": 400, "stream": True}
 
 
@@ -44,16 +46,19 @@ class Server:
 
     def end(self, seconds: float = 40) -> int:
         """Waits for the end and gives the exit code."""
-        self.log += self.process.communicate(timeout=seconds)[0]
+        self.log += self.process.communicate(timeout=seconds)[0] or ""
         return self.process.returncode
 
 
 @contextmanager
-def server(grace: float = 1, **fake: Any) -> Iterator[Server]:
-    """A server on a free port; it is killed if the test leaves it running."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def server(
+    grace: float = 1, port: int | None = None, out: Any = subprocess.PIPE, **fake: Any
+) -> Iterator[Server]:
+    """A server, on a free port unless it is told one, which writes to `out`; killed if the test leaves it running."""
+    if port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
     process = subprocess.Popen(
         # No line a request: nobody reads the pipe until the end, and a full one would stop the server.
         [
@@ -66,7 +71,7 @@ def server(grace: float = 1, **fake: Any) -> Iterator[Server]:
             "--no-access-log",
         ],
         env={**os.environ, "FAKE": json.dumps(fake), "GRACE": str(grace)},
-        stdout=subprocess.PIPE,
+        stdout=out,
         stderr=subprocess.STDOUT,
         text=True,
     )
@@ -92,9 +97,18 @@ def child_of(log: str) -> int:
     return int(next(line for line in log.splitlines() if line.startswith("child ")).split()[1])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.fixture
+def without_nohup() -> Iterator[None]:
+    """The tests themselves may run behind `nohup`, which a server would inherit."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
+@pytest.mark.usefixtures("without_nohup")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_drains(number: int) -> None:
-    """A stream that ends within the grace time ends by itself; no process is left (E10)."""
+    """A stream that ends within the grace time ends by itself, no process is left (E10); so when a terminal closes."""
     with server(grace=30, delay_s=0.002, child=True) as running:
         running.wait_for("/ready", 200)
         with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
@@ -103,8 +117,25 @@ def test_signal_drains(number: int) -> None:
             running.signal(number)
             text = "".join(parts)
         assert text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text
-        assert running.end() in (0, -number, 128 + number)
+        expected = signal.SIGTERM if number == signal.SIGHUP else number
+        assert running.end() in (0, -expected, 128 + expected)
         assert "draining" in running.log and not alive(child_of(running.log))
+
+
+def test_nohup_is_heard() -> None:
+    """A server that was started to outlive its terminal does."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with server() as running:
+            signal.signal(signal.SIGHUP, former)
+            running.wait_for("/ready", 200)
+            running.signal(signal.SIGHUP)
+            time.sleep(0.3)
+            running.wait_for("/ready", 200)
+            running.signal()
+            assert running.end() in (0, -signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 def test_grace_ends() -> None:
@@ -119,6 +150,24 @@ def test_grace_ends() -> None:
             text = "".join(parts)
         assert text.endswith("data: [DONE]\n\n") and "shutting down" in text
         assert time.monotonic() - began < 10
+        assert running.end() in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("where", ["full disk", "nobody reads"])
+def test_a_log_that_takes_nothing(where: str) -> None:
+    """Requests are served, and the end is as it should be."""
+    reader, writer = os.pipe()
+    with (
+        open("/dev/full", "wb") as full,
+        os.fdopen(writer, "wb") as pipe,
+        server(out=full if where == "full disk" else pipe, delay_s=0.002) as running,
+    ):
+        running.wait_for("/ready", 200)
+        os.close(reader)
+        reply = httpx.post(running.url + "/v1/completions", json={**BODY, "max_tokens": 20}, timeout=10)
+        assert reply.text.endswith("data: [DONE]\n\n")
+        assert httpx.post(running.url + "/v1/completions", json={"prompt": ""}).status_code == 400
+        running.signal()
         assert running.end() in (0, -signal.SIGTERM)
 
 
@@ -158,18 +207,22 @@ def test_clients_that_do_not_read() -> None:
         assert "Application shutdown complete" in running.log
 
 
-def test_second_signal_forces() -> None:
-    """Running requests get no more of the grace time (E10)."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_second_signal_forces(number: int) -> None:
+    """Running requests get no more of the grace time (E10). The engine is ended in good order all the same, also by the
+    second Ctrl-C.
+    """
     with server(grace=30, delay_s=0.1) as running:
         running.wait_for("/ready", 200)
         with httpx.stream("POST", running.url + "/v1/completions", json=BODY, timeout=10) as reply:
             parts = reply.iter_text()
             next(parts)
-            running.signal()
+            running.signal(number)
             time.sleep(0.2)
-            running.signal()
+            running.signal(number)
             assert "shutting down" in "".join(parts)
         assert running.end() in (0, -signal.SIGTERM)
+        assert "Application shutdown complete" in running.log and "Traceback" not in running.log
 
 
 def test_signal_while_loading() -> None:
@@ -188,6 +241,20 @@ def test_failed_start_ends_the_process() -> None:
         assert running.end() == 1
         assert "the engine did not start: RuntimeError: no such weights\n" in running.log
         assert "Traceback" in running.log and "in start" in running.log
+
+
+def test_failed_start_ends_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start may fail, for want of a file, long before the process that imports vLLM has done so."""
+    monkeypatch.delenv(METHOD, raising=False)
+    with server(load_s=3, fail_start=True, imports=True) as running:
+        running.wait_for("/ready", 503)
+        while not (children := psutil.Process(running.process.pid).children(recursive=True)):
+            assert running.process.poll() is None
+            time.sleep(0.01)
+        assert running.process.wait(40) == 1
+        _, left = psutil.wait_procs(children, timeout=20)
+        assert not left
+        running.end()
 
 
 def test_dead_engine_ends_the_process() -> None:

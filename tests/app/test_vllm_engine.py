@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from app import vllm_engine
-from app.engine import GenerateRequest, InvalidRequest, Sampling
+from app.engine import EngineDead, GenerateRequest, InvalidRequest, Sampling
 from app.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +54,7 @@ class Llm:
         self.flushed = self.asked = self.emptied = 0
         self.often = asyncio.Event()
         self.dead = False
+        self.called: list[Any] = []
         self.prompts: list[Any] = []
 
     def get_tokenizer(self) -> None:
@@ -76,6 +78,16 @@ class Llm:
 
     async def reset_encoder_cache(self) -> None:
         self.emptied += 1
+
+    @property
+    def engine_core(self) -> Any:
+        async def call_utility_all_async(method: str, *arguments: Any) -> list[Any]:
+            if self.dead:
+                raise EngineDeadError
+            self.called.append((method, *arguments))
+            return []
+
+        return SimpleNamespace(call_utility_all_async=call_utility_all_async)
 
     def shutdown(self) -> None:
         return None
@@ -126,6 +138,18 @@ async def test_upkeep_of_a_dead_engine_ends(llm: Llm) -> None:
     await asyncio.sleep(0.01)
     assert engine._upkeep is not None and engine._upkeep.done() and engine._upkeep.exception() is None
     engine.shutdown()
+
+
+async def test_every_core_is_asked(llm: Llm) -> None:
+    """By methods that the engine core has, and that a dead one does not answer."""
+    engine = VllmEngine(llm, 8)
+    await engine.respond()
+    await engine.set_draft_length(3)
+    assert llm.called == [("get_supported_tasks",), ("set_draft_length", 3)]
+    assert callable(EngineCore.get_supported_tasks)
+    llm.dead = True
+    with pytest.raises(EngineDead):
+        await engine.respond()
 
 
 async def test_prompts_arrive_rendered(llm: Llm) -> None:

@@ -50,9 +50,10 @@ def test_rows_are_full() -> None:
 
 
 def test_utilisation() -> None:
-    found = Throughput(1000.0, 0.5, 0.1, 4_000, 1_000, 16_000.0)
+    found = Throughput(1000.0, 4.0, 0.5, 0.1, 4_000, 1_000, 16_000.0)
     assert found.figures("dflare") == {
         "training_dflare_tokens_per_second": 1000.0,
+        "training_dflare_samples_per_second": 4.0,
         "training_dflare_flop_utilisation": 0.5,
         "training_dflare_extraction_share": 0.2,
     }

@@ -59,6 +59,11 @@ class Answer:
     text: str
     logprobs: Any = None
 
+    @property
+    def chosen_logprobs(self) -> list[float]:
+        """Of its own tokens."""
+        return [step[token].logprob for token, step in zip(self.tokens, self.logprobs, strict=True)]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -219,6 +224,7 @@ def engine(
     max_model_len: int = 256,
     max_encoder_len: int = 320,
     max_num_seqs: int = 4,
+    enable_adaptive_verification: bool = False,
     **extra: Any,
 ) -> Iterator[InProcessEngine]:
     """A float32 eager engine, unless `extra`, which goes to `EngineArgs`, says otherwise.
@@ -229,6 +235,7 @@ def engine(
     if draft is not None:
         speculative = {"model": str(draft), "method": "dflash", "num_speculative_tokens": k}
         speculative["short_block"] = short_block
+        speculative["enable_adaptive_verification"] = enable_adaptive_verification
     args: dict[str, Any] = {
         "model": str(verifier),
         "dtype": "float32",

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from app.config.settings import Settings, SettingsError
 from app.drafts.identity import Identity
 from app.drafts.probe import Probe, promised_length
 from app.probing import PROMPTS, TOKENS
-from app.settings import Settings, SettingsError
 from plugin.drafts.checkpoint import DEMO, CheckpointError, Checkpoints, resolve
 from plugin.drafts.families import FAMILIES
 from plugin.training.data.problems.generate import take

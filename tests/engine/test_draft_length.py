@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from plugin.drafts.checkpoint import DEMO
 from plugin.drafts.families import FAMILIES
 from plugin.drafts.v1_proposer import BlockProposer
 from plugin.training.data.problems.generate import generate
+from plugin.vllm_hooks.adaptive_verification import VERIFIED
 from tests.engine.blocks import BlockReference, Served
 from tests.engine.harness import Answer, Block, InProcessEngine, Job, engine
 from tests.engine.test_greedy import Prompts, staggered, wrong
@@ -151,11 +153,7 @@ def test_a_grammar_and_logprobs_beside_a_changing_k(served: Served, questions: P
     assert [answer.tokens for answer in switched] == [answer.tokens for answer in plain]
     for answer in plain, switched:
         assert [len(step) for step in answer[1].logprobs] == [len(step) for step in plain[1].logprobs]
-        mine, theirs = (
-            [step[token].logprob for step, token in zip(a[1].logprobs, a[1].tokens, strict=True)]
-            for a in (answer, plain)
-        )
-        assert mine == pytest.approx(theirs, abs=1e-3)
+        assert answer[1].chosen_logprobs == pytest.approx(plain[1].chosen_logprobs, abs=1e-3)
 
 
 def regex(pattern: str) -> Any:
@@ -224,3 +222,39 @@ def test_the_short_block_and_the_end_of_the_context(
         assert answer.tokens == answers[0].tokens
         assert all(step.drafts.keys() <= {3} for step in running.steps[:1])
         assert not any(step.drafts for step in running.steps[1:])
+
+
+def test_drafts_that_were_not_verified_are_neither_proposed_nor_rejected(
+    served: Served, demo: GreedyReference, questions: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the V2 runner's adaptive verification says it: counters, steps and each request's own figures agree."""
+    scheduler, chance = served.engine.core.scheduler, random.Random(SEED)
+    update, verified_tokens, figures = scheduler.update_from_output, [0], {}
+
+    def update_from_output(step: Any, output: Any) -> Any:
+        verified = {}
+        for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
+            drafts = len(step.scheduled_spec_decode_tokens.get(name, ()))
+            verified[name] = chance.randint(len(tokens) - 1, drafts) if drafts else 0
+            verified_tokens[0] += verified[name]
+        setattr(output, VERIFIED, verified)
+        found = update(step, output)
+        for outputs in found.values():
+            figures.update({o.request_id: o.spec_decode_metrics for o in outputs.outputs if o.finished})
+        return found
+
+    served.engine.core.set_draft_length(BLOCK)
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler, "update_from_output", update_from_output)
+        patched.setattr(scheduler, "spec_decode_metrics_level", "detailed")
+        before, some = served.engine.counters, questions[:8]
+        answers = served.engine.run([Job(prompt, NEW_TOKENS) for prompt in some])
+        counters, steps = served.engine.counters - before, list(served.engine.steps)
+    assert wrong(answers, demo, some) == []
+    assert counters.draft_tokens == verified_tokens[0]
+    assert sum(k * n for step in steps for k, (n, _) in step.drafts.items()) == counters.draft_tokens
+    assert sum(sum(a) for step in steps for _, a in step.drafts.values()) == counters.accepted_tokens
+    assert {k for step in steps for k in step.drafted} == {BLOCK}
+    assert len({k for step in steps for k in step.drafts}) > 2
+    assert sum(sum(one.per_step_drafted) for one in figures.values()) == counters.draft_tokens
+    assert sum(one.num_draft_tokens for one in figures.values()) == counters.draft_tokens

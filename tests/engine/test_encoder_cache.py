@@ -56,15 +56,11 @@ def jobs_of(prompts: list[tuple[int, ...]], spread: int = 1, **fields: Any) -> l
     ]
 
 
-def logprobs(answer: Answer) -> list[float]:
-    return [step[token].logprob for token, step in zip(answer.tokens, answer.logprobs, strict=True)]
-
-
 def check_equal(answers: list[Answer], wanted: list[Answer]) -> None:
     for got, want in zip(answers, wanted, strict=True):
         assert got.tokens == want.tokens
         torch.testing.assert_close(
-            torch.tensor(logprobs(got)), torch.tensor(logprobs(want)), atol=1e-5, rtol=0
+            torch.tensor(got.chosen_logprobs), torch.tensor(want.chosen_logprobs), atol=1e-5, rtol=0
         )
 
 
@@ -153,10 +149,12 @@ def test_long_prompts_in_parts(verifier: Path, reference: GreedyReference) -> No
         assert runs == [[12]]
         parts = [one for step in running.scheduled if (one := step.ec_manager_metadata) and one.key]
         assert len(parts) > 3 * 300 // 60
-        costs = encoder_work.TileCosts(running.config.model_config.hf_config.encoder.text_config, 60)
+        config = running.config.model_config.hf_config
+        costs = encoder_work.PassCosts(config.encoder.text_config, config.decoder, 60)
+        length = 0
         for part in parts:
-            spent = [costs.cost(300, part.first_tile + i) for i in range(part.num_tiles)]
-            assert sum(spent) <= 60 or part.num_tiles == 1
+            length = length if part.prompt is None else len(part.prompt)
+            assert costs.rows(length, part.first_row, part.num_rows) <= 60
         assert running.runner.encoder_cache == {}
         assert running.runner._t5gemma2_states._pass is None
 

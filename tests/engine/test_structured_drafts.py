@@ -1,13 +1,16 @@
 """JSON extraction with drafts: a schema as people write them, and every family's output is the verifier's own.
 
 What a grammar forbids is cut from a draft before it is verified, in vLLM's scheduler; nothing that is cut counts as
-drafted. A draft is made in parallel, so a grammar cannot lead it while it is made.
+drafted. A draft is made in parallel, so a grammar cannot lead it while it is made. Requests ask for compact JSON
+themselves, beside one that does not.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,43 +29,9 @@ K = 7
 NEW_TOKENS = 400
 
 
-def _text(longest: int, pattern: str | None = None) -> dict[str, Any]:
-    return {"type": "string", "pattern": pattern} if pattern else {"type": "string", "maxLength": longest}
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-ADDRESS = _object(
-    street=_text(8), zip=_text(5, "^[0-9]{5}$"), country={"enum": ["DE", "FR", "US", "JP"]},
-)  # fmt: skip
-INVOICE = _object(
-    number=_text(9, "^INV-[0-9]{4}$"),
-    issued=_text(10, "^20[0-9]{2}-[01][0-9]-[0-3][0-9]$"),
-    status={"enum": ["draft", "sent", "paid", "overdue"]},
-    seller=_object(name=_text(8), address=ADDRESS),
-    buyer=_object(name=_text(8), address=ADDRESS, vip={"type": "boolean"}),
-    lines={
-        "type": "array",
-        "minItems": 2,
-        "maxItems": 2,
-        "items": _object(
-            sku=_text(6, "^[A-Z]{2}-[0-9]{3}$"),
-            quantity={"type": "integer", "minimum": 1, "maximum": 99},
-            unit={"enum": ["piece", "hour", "kg"]},
-            tags={"type": "array", "items": {"enum": ["new", "sale", "bulk"]}, "minItems": 1, "maxItems": 2},
-        ),
-    },
-    paid={"anyOf": [{"type": "null"}, _object(by={"enum": ["card", "cash"]})]},
-)
-"""Nested objects, enums, arrays with bounds, patterns, an alternative."""
-COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
+INVOICE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "benchmarks" / "invoice.json").read_text())
+"""Nested objects, enums, arrays with bounds, patterns, an alternative. Every string and array has an end."""
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 QUESTIONS = (
     "Tom has 12 apples and buys 30 more, then gives 7 away. How many apples are left?",
     "A book costs 12 dollars. How much do 5 books cost?",
@@ -71,20 +40,28 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def jobs() -> list[Job]:
-    """Every question twice: bound by the schema, and free, so that both kinds share batches."""
+    """Every question bound by the schema, and free, so that both kinds share batches; and one with white space."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "verifier")
     made = []
     for text in QUESTIONS:
         ids = tuple(tokenizer(text).input_ids)
-        bound = {"structured_outputs": StructuredOutputsParams(json=INVOICE)}
-        made += [Job(ids, NEW_TOKENS, extra=bound), Job(ids, 40, join_at=5)]
-    return made
+        made += [Job(ids, NEW_TOKENS, extra=bound(compact=True)), Job(ids, 40, join_at=5)]
+    return [*made, Job(ids, 40, join_at=8, extra=bound(compact=False))]
+
+
+def bound(compact: bool) -> dict[str, Any]:
+    return {"structured_outputs": StructuredOutputsParams(json=INVOICE, disable_any_whitespace=compact)}
+
+
+def white_space(text: str) -> list[str]:
+    """That of a JSON text outside of its strings."""
+    return re.findall(r"\s", STRING.sub("", text))
 
 
 @pytest.fixture(scope="module")
 def alone(jobs: list[Job]) -> list[Answer]:
     """Without a draft."""
-    with engine(DEMO / "verifier", max_model_len=512, structured_outputs_config=COMPACT) as running:
+    with engine(DEMO / "verifier", max_model_len=512) as running:
         began = time.perf_counter()
         answers = running.run(jobs)
         print(f"none: {time.perf_counter() - began:.2f} s, {len(running.scheduled)} steps")
@@ -93,14 +70,16 @@ def alone(jobs: list[Job]) -> list[Answer]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_schema_with_a_draft(jobs: list[Job], alone: list[Answer], family: str) -> None:
-    with engine(
-        DEMO / "verifier", DEMO / family, K, max_model_len=512, structured_outputs_config=COMPACT
-    ) as running:
+    with engine(DEMO / "verifier", DEMO / family, K, max_model_len=512) as running:
         before = running.counters
         began = time.perf_counter()
         answers = running.run(jobs)
         seconds = time.perf_counter() - began
-        counters, steps = running.counters - before, len(running.scheduled)
+        counters, steps, blocks = running.counters - before, len(running.scheduled), len(running.blocks)
+        drafted: Counter[int] = Counter()
+        for step in running.steps:
+            drafted.update({k: count for k, (count, _) in step.drafted.items()})
+        accepted = sum(sum(hits) for step in running.steps for _, hits in step.drafted.values())
     print(
         f"{family}: {seconds:.2f} s, {steps} steps, acceptance {counters.acceptance:.2f}, "
         f"length {1 + counters.accepted_tokens / counters.drafts:.2f}"
@@ -108,7 +87,14 @@ def test_a_schema_with_a_draft(jobs: list[Job], alone: list[Answer], family: str
     for answer, want in zip(answers, alone, strict=True):
         assert answer.tokens == want.tokens
         assert answer.finish_reason == want.finish_reason
-    for answer in answers[::2]:
-        if answer.finish_reason == "stop":  # the demo may go on about a text until its tokens end
-            assert list(json.loads(answer.text)) == list(INVOICE["properties"])
+    *compact, loose = answers[::2]
+    whole = [answer for answer in compact if answer.finish_reason == "stop"]
+    assert whole  # where the schema ends, which may be anywhere in a draft
+    for answer in whole:
+        assert list(json.loads(answer.text)) == list(INVOICE["properties"])
+    assert not any(white_space(answer.text) for answer in compact)
+    assert white_space(loose.text)  # or the control is none: the demo writes blanks where it may
     assert counters.draft_tokens < K * counters.drafts  # what the grammar cut is not counted
+    # In what K brought it is, as rejected: each block but the last of a request was to be verified, whole.
+    assert set(drafted) == {K} and drafted[K] == blocks - len(jobs)
+    assert accepted == counters.accepted_tokens

@@ -13,6 +13,7 @@ import pytest
 from plugin.drafts.families import FAMILIES
 from tests.gpu.answers import Prompts, in_batches
 from tests.gpu.conftest import BATCHES, Mode, gpu_engine
+from tests.reference.fixtures import NEW_TOKENS
 
 pytestmark = pytest.mark.gpu
 
@@ -55,8 +56,30 @@ def test_graphs_equal_eager(
     assert replayed > len(BATCHES)
     assert [answer.tokens for answer in graphs] == [answer.tokens for answer in eager]
     for one, other in zip(graphs, eager, strict=True):
-        mine, theirs = (
-            [step[token].logprob for step, token in zip(a.logprobs, a.tokens, strict=True)]
-            for a in (one, other)
-        )
-        assert mine == pytest.approx(theirs, abs=LOGPROB)
+        assert one.chosen_logprobs == pytest.approx(other.chosen_logprobs, abs=LOGPROB)
+
+
+@pytest.mark.parametrize("family", [None, "dflash"])
+def test_steps_of_a_request_alone_are_like_the_last_but_for_a_few(
+    verifier: Path, prompts: Prompts, fitted: Callable[[str], Path], family: str | None
+) -> None:
+    """Its first token, the first step behind that, and its end are vLLM's; all others are a launch and a replay."""
+    from plugin.vllm_hooks.v2_steps import LastStep
+    from tests.engine.harness import Job
+
+    again: list[Any] = []
+    stock = LastStep.again
+
+    def counted(self: Any, *args: Any) -> None:
+        again.append(self)
+        stock(self, *args)
+
+    draft = fitted(family) if family else None
+    with (
+        mock.patch.object(LastStep, "again", counted),
+        replays() as seen,
+        gpu_engine(verifier, draft, mode="graphs") as running,
+    ):
+        running.run([Job(prompts[0], NEW_TOKENS, ignore_eos=True)])
+    steps = len(seen) // (2 if family else 1)  # the draft's graph is replayed behind the verifier's
+    assert steps - 5 <= len(again) < steps

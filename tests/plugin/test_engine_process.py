@@ -66,10 +66,11 @@ if __name__ == "__main__":
 """
 
 IMPORTED = """
-import threading
+import os, threading
 import plugin.engine_imports, torch
 assert threading.active_count() == 1, threading.enumerate()
 assert not torch.cuda.is_initialized()
+assert os.getpgrp() == os.getpid(), "Ctrl-C reaches it"
 print("nothing begun")
 """
 
@@ -136,11 +137,55 @@ def test_ends_with_the_process_that_started_it(kind: str, tmp_path) -> None:
         assert starter.stdout is not None
         child = psutil.Process(int(starter.stdout.readline()))
         assert starter.stdout.readline() == "watched\n"
+        assert (
+            os.getpgid(child.pid) == child.pid != os.getpgid(starter.pid)
+        )  # a terminal's signals pass it by
         starter.send_signal(signal.SIGKILL)
         starter.wait()
         begun = time.monotonic()
         psutil.wait_procs([child], timeout=5)
         assert not child.is_running() and time.monotonic() - begun < 5
+
+
+SLOW = """
+import os, time
+from pathlib import Path
+from plugin import engine_process
+
+def until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, true
+        time.sleep(0.05)
+
+if __name__ == "__main__":
+    engine_process.end_imports()  # nothing has begun
+    engine_process.IMPORTS = "slow_import"
+    engine_process.import_ahead()
+    until(Path(os.environ["BEGUN"]).exists)
+    pid = int(Path(os.environ["BEGUN"]).read_text())
+    assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    engine_process.end_imports()
+    until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
+"""
+SLOW_IMPORT = """
+import os, time
+from pathlib import Path
+
+Path(os.environ["BEGUN"]).with_suffix(".new").write_text(str(os.getpid()))
+Path(os.environ["BEGUN"]).with_suffix(".new").rename(os.environ["BEGUN"])
+time.sleep(600)
+"""
+
+
+def test_imports_end_before_their_time(tmp_path) -> None:
+    """They take up to minutes, in which the fork server hears of nothing."""
+    (tmp_path / "slow_import.py").write_text(SLOW_IMPORT)
+    (tmp_path / "script.py").write_text(SLOW)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "BEGUN": str(tmp_path / "begun")}
+    environment.pop(METHOD, None)
+    script = [sys.executable, str(tmp_path / "script.py")]
+    subprocess.run(script, env=environment, check=True, timeout=120)
 
 
 def test_a_process_of_its_own_is_left_alone() -> None:

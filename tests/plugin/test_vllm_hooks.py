@@ -35,6 +35,22 @@ def test_changed_parameters_are_named():
         replace(module, "f", ("a", "b"), lambda stock: stock)
 
 
+def test_hooks_of_one_function_stand_one_around_the_other_each_once():
+    module = ModuleType("vllm.somewhere")
+    module.f = lambda a: [a]
+
+    def inner(stock):
+        return lambda a: [*stock(a), "inner"]
+
+    def outer(stock):
+        return lambda a: [*stock(a), "outer"]
+
+    for _ in range(2):
+        replace(module, "f", ("a",), inner)
+        replace(module, "f", ("a",), outer)
+    assert module.f(1) == [1, "inner", "outer"]
+
+
 @pytest.mark.parametrize("counts", [[1, 3, 2], [4], [1, 1]])
 def test_expand_keeps_fractions_and_replaces_greedy(counts):
     """O9: the CPU build's own version loses the fraction of a temperature."""
@@ -132,3 +148,32 @@ def test_a_relative_verifier_is_relative_to_the_draft(monkeypatch, tmp_path):
     answer["verifier"] = "google/t5gemma-2-1b-1b"
     assert arg_utils.maybe_override_with_speculators(draft, None, False)[0] == "google/t5gemma-2-1b-1b"
     assert hooked._t5gemma2
+
+
+@pytest.mark.parametrize(
+    ("new", "fits"),
+    [
+        (lambda a, **more: None, True),
+        (lambda a, *args, **more: None, True),
+        (lambda a: None, False),  # it would lose what it does not know
+        (lambda a, b, **more: None, False),  # `b` is no longer the second
+    ],
+)
+def test_a_newer_vllm_may_have_more_parameters_for_hooks_that_pass_them_on(new, fits):
+    module = ModuleType("vllm.somewhere")
+    module.f = lambda a, between=0, b=0: None
+    if fits:
+        replace(module, "f", ("a", "b"), lambda stock: new)
+        assert module.f._t5gemma2
+        return
+    with pytest.raises(HookError, match="takes"):
+        replace(module, "f", ("a", "b"), lambda stock: new)
+
+
+def test_an_optional_function_may_be_missing_and_another_parameter_may_not():
+    module = ModuleType("vllm.somewhere")
+    replace(module, "f", (), lambda stock: stock, optional=True)
+    assert not hasattr(module, "f")
+    module.f = lambda a, b: None
+    with pytest.raises(HookError):
+        replace(module, "f", ("a",), lambda stock: lambda a, **more: None, optional=True)

@@ -81,6 +81,8 @@ def _origin(report: Mapping[str, Any]) -> Iterable[str]:
     machine, protocol = report["client"]["hardware"], report["protocol"]
     memory = f", {machine['memory_gib']} GiB" if machine["memory_gib"] else ""
     gpus = f", {'; '.join(machine['gpus'])}" if machine["gpus"] else ""
+    schema = protocol["json_schema_sha256"]
+    held = f", held to a JSON schema (sha256 `{schema}`)" if schema else ""
     versions = ", ".join(f"{name} {number}" for name, number in report["client"]["versions"].items())
     yield from ("", "```", report["command"], "```", "")
     yield (
@@ -90,7 +92,7 @@ def _origin(report: Mapping[str, Any]) -> Iterable[str]:
     yield f"- Installed there: {versions}."
     yield (
         f"- Greedy, seed {protocol['seed']}, at most {protocol['max_tokens']} output tokens"
-        f"{', EOS ignored' if protocol['ignore_eos'] else ''}; at least {protocol['warmup']} warm-up requests a"
+        f"{', EOS ignored' if protocol['ignore_eos'] else ''}{held}; at least {protocol['warmup']} warm-up requests a"
         f" cell are in no number. Speed-up is output tokens/s over the arm {report['base'] or text.DASH}."
     )
     for arm in report["arms"]:

@@ -89,6 +89,11 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         if row["failed"]:
             counts = in_words(row["failures"])
             lines.append(f"{where}: {row['failed']} requests failed ({counts}): {'; '.join(row['errors'])}")
+        if protocol["json_schema_sha256"] and (cut := row["finish_reasons"].get("length")):
+            lines.append(
+                f"{where}: {cut} of {row['completed']} answers were cut off by --max-tokens before their schema"
+                " ended: no whole JSON."
+            )
         first = (row["equality"] or {}).get("first_difference")
         if first is not None:
             unit = "token" if row["equality"]["by"] == "token_ids" else "character"

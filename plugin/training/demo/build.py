@@ -204,11 +204,13 @@ def _family_words(
         "--train-fraction": TRAIN_FRACTION,
         "--short-blocks": arguments.short_blocks,
     }
+    words = ["--no-tensorboard"]
     shape = FAMILIES[family]
     if arguments.max_steps:
         options["--max-steps"] = arguments.max_steps
     if arguments.start:
         options["--from"] = arguments.start
+        words += ["--new-verifier"]
     else:
         options["--layers"] = shape.demo.num_layers
         options["--aux-layers"] = ",".join(map(str, shape.demo.aux_layer_ids))
@@ -217,7 +219,7 @@ def _family_words(
             options["--markov-rank"] = MARKOV_RANK
     if arguments.device:
         options["--device"] = arguments.device
-    return ["--no-tensorboard", *(str(word) for option in options.items() for word in option)]
+    return [*words, *(str(word) for option in options.items() for word in option)]
 
 
 def _fresh_metrics(

@@ -59,12 +59,13 @@ def save_draft(folder: Path, draft: TrainableDraft, verifier: str, verifier_soft
     (folder / "config.py").write_text(_CONFIG_PY.format(name=family.config_class, family=family.name))
 
 
-def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraft:
+def load_draft(folder: Path, table: torch.Tensor | None = None, new_verifier: bool = False) -> TrainableDraft:
     """The draft in `folder`, in float32 and in evaluation mode.
 
     `table` [vocabulary, hidden] is its verifier's embedding: the draft is then on its device and has its values, which
-    the file holds rounded or not at all. Without it the draft is on the CPU, with the file's own. Raises `DraftError`
-    when config and tensors do not fit each other or the verifier.
+    the file holds rounded or not at all. Without it the draft is on the CPU, with the file's own. With `new_verifier`
+    the file's may be those of an earlier state of the verifier. Raises `DraftError` when config and tensors do not
+    fit each other or the verifier.
     """
     config_file, weights = folder / "config.json", folder / "model.safetensors"
     try:
@@ -84,7 +85,7 @@ def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraf
         if table is None:
             table = tensors["embed_tokens.weight"]
         else:
-            _check_verifier(tensors, table.cpu())
+            _check_verifier(tensors, table.cpu(), new_verifier)
         draft = TrainableDraft(config, table.float(), tensors["t2d"], tensors["d2t"])
         # Both tables are the verifier's own by now; `speculators` writes no embedding, and no head of all tokens.
         tensors |= {name: draft.state_dict()[name] for name in ("embed_tokens.weight", "lm_head.weight")}
@@ -96,8 +97,10 @@ def load_draft(folder: Path, table: torch.Tensor | None = None) -> TrainableDraf
     return draft.to(table.device).eval()
 
 
-def _check_verifier(tensors: Mapping[str, torch.Tensor], table: torch.Tensor) -> None:
-    """Raises `ValueError` where a stored copy of the verifier's `table` [vocabulary, hidden] is another's."""
+def _check_verifier(tensors: Mapping[str, torch.Tensor], table: torch.Tensor, new: bool) -> None:
+    """Raises `ValueError` where a stored copy of the verifier's `table` [vocabulary, hidden] is another's, or,
+    with `new`, where it cannot be that of an earlier state.
+    """
     kept = tensors["t2d"]
     for name, rows in (("embed_tokens.weight", slice(None)), ("lm_head.weight", kept)):
         stored = tensors.get(name)
@@ -105,8 +108,11 @@ def _check_verifier(tensors: Mapping[str, torch.Tensor], table: torch.Tensor) ->
             continue
         if stored.shape[-1] != table.shape[-1] or len(kept) != len(table):
             raise ValueError(f"{name} is not the verifier's; the draft is for another one")
-        if not torch.equal(stored, table[rows].to(stored.dtype)):
-            raise ValueError(f"{name} is not the verifier's; the draft is for another one")
+        if not new and not torch.equal(stored, table[rows].to(stored.dtype)):
+            raise ValueError(
+                f"{name} is not the verifier's; the draft is for another one "
+                "(--from with --new-verifier: where the verifier was trained further since)"
+            )
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ class DraftConfig:
             **{name: layers[name] for name in _LAYER_FIELDS},
             sliding_layers=tuple(i for i, kind in enumerate(types) if kind == "sliding_attention"),
             sliding_window=layers.get("sliding_window") or PUBLISHED_WINDOW,
-            **{name: config[name] for name in (*_BLOCK_FIELDS, *own_keys) if name in config},
+            **{name: config[name] for name in (*_BLOCK_FIELDS, *own_keys) if config.get(name) is not None},
         )
 
     def to_json(self, verifier: str, verifier_softcap: float | None, dtype: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def begun_draft(
     if source is None:
         return _new_shape(arguments, asked, verifier)
     _check_family(source, arguments.target)
-    draft = load_draft(source.path, verifier.table)
+    draft = load_draft(source.path, verifier.table, arguments.new_verifier and newest is None)
     for field, wanted in asked.items():
         if wanted != (found := getattr(draft.config, field)):
             raise RunError(f"{SHAPE_FLAGS[field]}: {wanted} here, {found} in {source.path}")

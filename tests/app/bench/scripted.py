@@ -48,6 +48,7 @@ class Script:
     sick: bool = False
     raw: Callable[[int], list[tuple[float, str]] | None] = lambda number: None
     cut: bool = False
+    finish_reason: str | None = None
     gap: float = 5.0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     drafts: int = 0
@@ -131,8 +132,8 @@ class Script:
                     await asyncio.sleep(began + after - clock())
                     yield text
                 return
-            made, due = 0, clock()
-            for delay in self.delays_s(number):
+            made, due, delays = 0, clock(), self.delays_s(number)
+            for left, delay in zip(range(len(delays) - 1, -1, -1), delays, strict=True):
                 due += delay  # against the clock, so that late wake-ups do not add up
                 await asyncio.sleep(due - clock())
                 ids = [self.token(body["prompt"], made + i) for i in range(self.tokens_per_chunk)]
@@ -141,6 +142,8 @@ class Script:
                 choice: dict[str, Any] = {"index": 0, "text": "".join(f" {token}" for token in ids)}
                 if self.ids and body.get("return_token_ids"):
                     choice["token_ids"] = ids
+                if not left:
+                    choice["finish_reason"] = self.finish_reason
                 yield event({"choices": [choice]})
             if self.usage is not None:
                 count = made if self.usage < 0 else self.usage

@@ -26,7 +26,8 @@ def test_arms_become_settings(tmp_path: Path) -> None:
     folder = str(write_pair(tmp_path) / "dflash")
     verifier, three, own, short = own_arms("verifier, mine:3,mine,mine:3:short", {"mine": folder}, None)
     unset = {"K": "", "SHORT_BLOCK": ""}
-    assert dict(verifier.settings) == {"MODEL": folder, "DRAFT": "none", "VERIFIER": "", **unset}
+    alone = {"MODEL": folder, "DRAFT": "none", "VERIFIER": "", "ADAPTIVE_VERIFICATION": ""}
+    assert dict(verifier.settings) == alone | unset
     assert (verifier.family, verifier.k) == (None, None)
     assert dict(three.settings) == {"MODEL": "", "DRAFT": folder, "VERIFIER": "", **unset, "K": "3"}
     assert dict(short.settings) == dict(three.settings) | {"SHORT_BLOCK": "true"}

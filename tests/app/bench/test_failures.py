@@ -67,8 +67,8 @@ def test_failures_by_cause_with_a_row_for_each_request() -> None:
     rows = record["requests"]
     assert [row["prompt"] for row in rows] == list(range(18))
     assert rows[0] == {
-        "prompt": 0, "failure": None, "error": None, "sent_s": 0.0, "over_s": 1.0, "ttft_ms": 500.0,
-        "latency_ms": 1000.0, "prompt_tokens": 3, "output_tokens": 2, "chunks": 2,
+        "prompt": 0, "failure": None, "finish_reason": None, "error": None, "sent_s": 0.0, "over_s": 1.0,
+        "ttft_ms": 500.0, "latency_ms": 1000.0, "prompt_tokens": 3, "output_tokens": 2, "chunks": 2,
     }  # fmt: skip
     assert (rows[7]["failure"], rows[7]["error"]) == ("timed out", "no end after 20 s (--timeout)")
     assert (rows[11]["failure"], rows[11]["error"], rows[11]["output_tokens"]) == (

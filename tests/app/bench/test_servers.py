@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from app.bench import servers
 from app.bench.arms import Arm
 from app.bench.errors import BenchError
-from app.bench.servers import environment, serving
+from app.bench.servers import environment, run_to_end, serving
 
 ARM = Arm("dflash:3", "dflash", 3, None, (("DRAFT", "d"), ("K", "3"), ("MODEL", ""), ("VERIFIER", "")))
 
@@ -58,6 +59,20 @@ def test_nothing_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert answered == [200]
     found = re.search(r"child (\d+) concurrency 6", log.read_text())
     assert found and gone(int(found[1]))
+
+
+def test_nothing_is_left_running_after_sigterm(tmp_path: Path) -> None:
+    log, mine = tmp_path / "server.log", os.getpid()
+
+    async def main() -> None:
+        async with serving(ARM, 1, log, 30):
+            os.kill(mine, signal.SIGTERM)
+            await asyncio.sleep(60)
+
+    with pytest.raises(asyncio.CancelledError):
+        run_to_end(main())
+    (pid,) = re.findall(r"Started server process \[(\d+)\]", log.read_text())
+    assert gone(int(pid))
 
 
 def test_a_server_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,16 +17,14 @@ from app.bench.report import text
 from app.bench.worth import estimate, measured_arms, store_baseline
 from app.drafts.ledger import Counts
 from tests.app.bench.virtual_time import run
-from tests.app.conftest import build, ready
+from tests.app.conftest import served
 from tests.app.fake_engine import FakeEngine
 
 
 async def with_gateway(engine: FakeEngine, work: Any, **settings: Any) -> Any:
     """What `work(target)` gives of our own gateway over a fake engine."""
-    async with ready(build(engine, **settings)) as app:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await work(Target(client, "demo", True))
+    async with served(engine, **settings) as client:
+        return await work(Target(client, "demo", True))
 
 
 def fake() -> FakeEngine:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.config.settings import Settings
 from app.drafts import baseline
 from app.drafts.drafting import Drafting
-from app.settings import Settings
 from plugin.drafts.checkpoint import resolve
 from plugin.drafts.steps import StepStats
-from tests.app.conftest import DRAFT
+from tests.app.conftest import DRAFT, build, ready
+from tests.app.fake_engine import FakeEngine
 from tests.plugin.drafts.folders import write_draft, write_pair
 
 STEPS = [
@@ -97,7 +100,8 @@ async def test_a_server_reads_it(tmp_path: Path) -> None:
     async def set_length(k: int) -> None:
         told.append(k)
 
-    await drafting.attach(set_length, resolve(folders[0], folders[1], None, None), "float32")
+    await drafting.attach(set_length)
+    await drafting.read_baseline(resolve(folders[0], folders[1], None, None), "float32")
     assert drafting.baseline_key == key(tmp_path) and told == [7]
     for _ in range(100):
         drafting.record(StepStats(7, 1, 0.05, {7: (1, (1, 1, 1, 0, 0, 0, 0))}))
@@ -105,6 +109,31 @@ async def test_a_server_reads_it(tmp_path: Path) -> None:
     found = known.speedup(7) if known is not None else None
     assert found is not None and not isinstance(found, str)
     assert (found.origin, found.value) == ("stored", pytest.approx(4 * 0.03 / 0.05))
+
+
+@pytest.mark.anyio
+async def test_ready_does_not_wait_for_the_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nvidia-smi` may take seconds."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow() -> dict[str, str]:
+        asked.set()
+        answered.wait(30)
+        return {"cpu": "slow to tell"}
+
+    monkeypatch.setattr(baseline, "hardware", slow)
+    write_pair(tmp_path)
+    engine = FakeEngine(
+        k=7, checkpoints=resolve(*(str(tmp_path / n) for n in ("verifier", "dflash")), None, None)
+    )
+    async with ready(build(engine)) as app:
+        drafting = app.state.gateway.drafting
+        assert app.state.gateway.phase == "ready" and drafting.baseline_key is None
+        await asyncio.to_thread(asked.wait, 30)
+        answered.set()
+        while drafting.baseline_key is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert drafting.baseline_key["hardware"] == {"cpu": "slow to tell"}
 
 
 def test_where_they_are_kept(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 
 import pytest
 
 from app.drafts.controller import AUTO_SHARE, Controller
 from app.drafts.estimate import Estimator
 from plugin.drafts.steps import StepStats
-from tests.app.drafts.simulated import MAX_K, Phase, best_fixed, fixed_s, run, step_s
+from tests.app.drafts.simulated import MAX_K, PAUSES, Phase, best_fixed, fixed_s, run, step_s
 
 GOOD = (0.95, 0.93, 0.9, 0.88, 0.86, 0.85, 0.84)
 FADING = (0.8, 0.6, 0.4, 0.3, 0.2, 0.2, 0.2)
@@ -44,6 +45,25 @@ def test_auto_finds_a_k_between(seed: int) -> None:
     found, controller = run(phases, MAX_K, auto=True, seed=seed)
     assert 0 < best < MAX_K and abs(controller.k - best) <= 1
     assert fixed_s(phases, best) / found.seconds > 0.97
+
+
+@pytest.mark.parametrize("batch", [4, 16])
+def test_what_promises_much_is_tried_at_once(batch: int) -> None:
+    """In runs of two thousand steps, too, where the share of windows would come to two or three."""
+    phases = [Phase(4000 * batch, FADING, batch)]
+    best_s = fixed_s(phases, best_fixed(phases))
+    assert median(best_s / run(phases, MAX_K, auto=True, seed=seed)[0].seconds for seed in range(3)) > 0.96
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_what_is_lost_before_the_first_decision(batch: int) -> None:
+    """At most 200 drafts at the K that it starts with, the first two dozen steps and a window; then the share."""
+    phases = [Phase(1000 * batch, BAD, batch)]
+    found, controller = run(phases, MAX_K, auto=True)
+    slower = step_s(MAX_K, batch) / step_s(0, batch) - 1
+    late = max(24, 200 / batch) * slower * step_s(0, batch) * PAUSES
+    assert controller.k == 0
+    assert found.seconds < 1.03 * (fixed_s(phases, 0) + late)
 
 
 def test_what_auto_costs_where_nothing_changes() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from app.config.settings import Settings
 from app.drafts import drafting as module
 from app.drafts.drafting import Drafting
 from app.engine import EngineDead
-from app.settings import Settings
 from plugin.drafts.steps import StepStats
 from tests.app.conftest import DRAFT
 
@@ -81,6 +81,85 @@ async def test_what_was_asked_for_holds() -> None:
     assert (drafting.k, drafting.asked, drafting.changes["request"]) == (3, "auto", 1)
     await drafting.choose(0)
     assert (engine.told, drafting.asked) == ([7, 3, 0], 0)
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Drafting, list[float]]:
+    """With a clock that a test turns: the loop's timers go by it, too."""
+    now, loop = [1000.0], asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    chosen = Settings(_env_file=None, baseline_dir=Path("/nowhere"), **settings)
+    return Drafting(DRAFT, 7, chosen, lambda: now[0]), now
+
+
+async def passes(now: list[float], seconds: float) -> None:
+    now[0] += seconds
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then back to what was asked for before, a number or auto, which goes on with its K of then."""
+    drafting, now = timed(monkeypatch)
+    engine = Engine(drafting)
+    await drafting.attach(engine.set_draft_length)
+    assert await drafting.choose(0, 60) == 0
+    await passes(now, 59)
+    assert drafting.temporary is not None
+    assert (drafting.asked, drafting.temporary.then, drafting.temporary.until) == (0, 7, 1060)
+    await passes(now, 1)
+    assert (engine.told, drafting.asked, drafting.temporary) == ([7, 0, 7], 7, None)
+    await drafting.choose("auto")
+    await drafting.choose(0, 60)
+    await passes(now, 60)
+    assert (engine.told[-2:], drafting.asked, drafting.k) == ([0, 7], "auto", 7)
+    assert drafting.changes["request"] == 4
+
+
+async def test_a_time_ends_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later request holds; a temporary one within a temporary one comes back to what was before both, once."""
+    drafting, now = timed(monkeypatch)
+    engine = Engine(drafting)
+    await drafting.attach(engine.set_draft_length)
+    await drafting.choose(0, 60)
+    await drafting.choose(3)
+    await passes(now, 600)
+    assert (engine.told, drafting.asked, drafting.temporary) == ([7, 0, 3], 3, None)
+    await drafting.choose(0, 60)
+    await passes(now, 40)
+    await drafting.choose(5, 60)
+    await passes(now, 40)
+    assert (engine.told[-1], drafting.asked) == (5, 5)
+    await passes(now, 20)
+    assert (engine.told[3:], drafting.asked, drafting.temporary) == ([0, 5, 3], 3, None)
+    await drafting.choose(0, 60)
+    await drafting.choose("auto")
+    await passes(now, 600)
+    assert (drafting.k, drafting.asked) == (3, "auto")  # not from 0 on
+
+
+async def test_no_window_while_k_is_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafting, now = timed(monkeypatch)
+    engine = Engine(drafting)
+    await drafting.attach(engine.set_draft_length)
+    await drafting.choose(0, 60)
+    await engine.serve(3000)
+    assert engine.told == [7, 0]
+    await passes(now, 60)
+    await engine.serve(300)
+    assert 0 in engine.told[3:]
+
+
+async def test_a_time_ends_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is told to one that goes; the next begins with what was asked for before."""
+    drafting, now = timed(monkeypatch)
+    engine = Engine(drafting)
+    await drafting.attach(engine.set_draft_length)
+    await drafting.choose(0, 60)
+    drafting.detach()
+    await passes(now, 60)
+    assert engine.told == [7, 0] and drafting.temporary is None
+    await drafting.attach(engine.set_draft_length)
+    assert (engine.told, drafting.asked) == ([7, 0, 7], 7)
 
 
 async def test_auto_within_floor_and_ceiling_when_asked_for() -> None:

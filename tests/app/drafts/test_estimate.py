@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from statistics import median
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.drafts.estimate import Estimator, Speedup, speedup
+from app.drafts.estimate import Estimator, Snapshot, Speedup, speedup
 from app.drafts.recent_drafts import RecentDrafts
 from app.drafts.step_times import BURST, Seconds, StepTimes, batch_of
 from plugin.drafts.steps import StepStats
@@ -118,6 +119,87 @@ def test_a_burst_that_was_cut_short_goes_on() -> None:
     assert times.seconds(0, 4) is not None and times.batch == 4
 
 
+def test_durations_beside_each_other() -> None:
+    """A machine that is slower for a while is so for every K: what was timed in its bad hours says nothing of K."""
+    times = StepTimes(Clock())
+    for slower in (1, 5, 5, 5, 1, 2, 1):
+        for k, seconds, steps in ((7, 0.012, 40), (0, 0.01, BURST), (7, 0.012, 40)):
+            times.begin_span()
+            for _ in range(steps):
+                times.add(StepStats(k, 1, slower * seconds))
+    found = times.durations(range(8), 1)
+    assert sorted(found) == [0, 7] and found[7].value == pytest.approx(
+        0.018
+    )  # the newest: 1 and 2 times as long
+    assert found[0].value / found[7].value == pytest.approx(0.01 / 0.012)
+    assert found[0].relative_error == pytest.approx(0, abs=1e-9)
+    apart = [times.seconds(k, 1) for k in (0, 7)]
+    assert apart[0].relative_error > 0.2  # type: ignore[union-attr]
+
+
+def timed(*bursts: tuple[int, float], steps: int = BURST) -> StepTimes:
+    """A span for each K and seconds of a step."""
+    times = StepTimes(Clock())
+    for k, seconds in bursts:
+        times.begin_span()
+        for _ in range(steps):
+            times.add(StepStats(k, 1, seconds))
+    return times
+
+
+@pytest.mark.parametrize(
+    ("bursts", "ratio", "error"),
+    [
+        pytest.param([(7, 0.01), (0, 0.02), (7, 0.03)], 1, 0.5, id="between two that differ"),
+        pytest.param([(7, 0.01), (7, 0.03), (0, 0.03)], 1, 1 / 3, id="behind two that differ"),
+        pytest.param(
+            [(3, 0.01)] * 5 + [(0, 0.012), (0, 0.036), (0, 0.036)], 3.6, 1.2, id="while it slows down"
+        ),
+        pytest.param(
+            [(7, 0.01), (0, 0.01), (7, 0.01), (0, 0.02), (7, 0.02)], 4 / 3 / 2 + 0.5, 1 / 6, id="two pairs"
+        ),
+    ],
+)
+def test_a_machine_that_changes_leaves_doubt(
+    bursts: list[tuple[int, float]], ratio: float, error: float
+) -> None:
+    found = timed(*bursts).durations(range(8), 1)
+    one, other = found[0], found[max(found)]
+    assert one.value / other.value == pytest.approx(ratio)
+    assert (one.error / other.value, other.error) == (pytest.approx(error), 0)
+
+
+def test_durations_are_those_of_now() -> None:
+    """Of the K that runs, however long another ran before."""
+    times = timed(*[(3, 0.01)] * 10, *[(7, 0.03)] * 2, steps=512)
+    assert times.durations((3, 7), 1)[7].value == pytest.approx(0.03)
+
+
+def test_what_all_durations_share_is_in_no_ratio() -> None:
+    """But in a comparison with a stored one."""
+    chance, times = random.Random(0), StepTimes(Clock())
+    for _ in range(12):
+        for k in (0, 7):
+            times.begin_span()
+            for _ in range(BURST):
+                times.add(StepStats(k, 1, 0.01 * chance.gauss(1, 0.2)))
+    found = times.durations((0, 7), 1)
+    level, other = found[7], found[0]
+    assert level.error == 0 < level.shared == other.shared < 0.1
+    assert 0 < other.relative_error < 0.1
+
+
+def test_durations_of_bursts_that_lie_far_apart() -> None:
+    """Are compared where there are no nearer ones."""
+    times = StepTimes(Clock())
+    for k, steps in ((0, BURST), (7, 3000)):
+        times.begin_span()
+        for _ in range(steps):
+            times.add(StepStats(k, 1, 0.01 + 0.001 * k))
+    assert times.durations((0, 7), 1)[0].value == pytest.approx(0.01)
+    assert times.durations((0, 7), 1, since=BURST + 1).keys() == {7}
+
+
 def served(estimator: Estimator, k: int, seconds: float, accepted: int, steps: int = 100) -> None:
     for _ in range(steps):
         taken = tuple(int(i < accepted) for i in range(k))
@@ -152,7 +234,7 @@ def test_a_stored_baseline_stands_in() -> None:
     assert known is not None
     found = known.speedup(7)
     assert isinstance(found, Speedup) and (found.origin, found.age_s) == ("stored", 3600)
-    assert found.value == pytest.approx(6) and found.low == pytest.approx(6 * (1 - 0.2))
+    assert found.value == pytest.approx(6) and found.low == pytest.approx(6 / math.exp(0.2))
     served(estimator, 0, 0.01, 0, 16)
     served(estimator, 7, 0.02, 3)
     again = estimator.snapshot()
@@ -175,17 +257,36 @@ def test_recommendation() -> None:
     known = estimator.snapshot()
     assert known is not None
     alone = known.recommendation(7)
-    assert alone.k is None and "K = 7 alone was timed" in alone.reason
+    assert alone.k is None and "K = 7 alone can be judged yet" in alone.reason
     served(estimator, 0, 0.01, 0)
     served(estimator, 7, 0.02, 2, 300)
     known = estimator.snapshot()
     assert known is not None
     assert known.recommendation(7).k == 7
-    assert known.recommendation(7).reason.endswith("K = 0 has 66.7% of its tokens/s")
+    assert known.recommendation(7).reason.endswith(
+        "it is the fastest or nearly so: K = 0 gives 0.67 to 0.67 times the tokens/s of K = 7"
+    )
     served(estimator, 2, 0.012, 2)
     served(estimator, 7, 0.02, 2, 300)
     known = estimator.snapshot()
     assert known is not None and known.guess(4, 7) == pytest.approx(0.02 / (0.012 + 0.4 * 0.008))
     found = known.recommendation(7)
-    assert found.k == 2 and "of K = 0, 2, 7" in found.reason and "66.7% over K = 7" in found.reason
+    assert found.k == 2 and "of the measured K = 0, 2, 7" in found.reason
+    assert "with one request at a time, K = 2 gives 1.67 to 1.67 times the tokens/s of K = 7" in found.reason
     assert known.recommendation(3).k is None
+
+
+def test_what_may_be_much_faster_is_not_told_from_what_is() -> None:
+    """Nothing is recommended while another K may be more than a tenth faster; a little changes nothing."""
+    known = {7: Seconds(0.01, 0.0, 99, 0.0), 0: Seconds(0.003, 0.0003, 9, 0.0)}
+    curve = drafts_of([(7, 2)] * 300).curve(7)
+    snapshot = Snapshot(tuple(range(8)), 4, curve, known, None, {}, 0.0)
+    doubtful = snapshot.recommendation(7)
+    assert doubtful.k is None and doubtful.reason == (
+        "of the measured K = 0, 7, with up to 4 requests at once, the fastest is not certain: K = 0 gives 0.91 to 1.36"
+        " times the tokens/s of K = 7"
+    )
+    known[0] = Seconds(0.0033, 0.00008, 9, 0.0)
+    assert snapshot.recommendation(7).k == 7
+    known[0] = Seconds(0.003, 0.00008, 9, 0.0)
+    assert snapshot.recommendation(7).k == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.config.settings import Settings, SettingsError
 from app.drafts.identity import Identity
-from app.settings import Settings, SettingsError
 from plugin.drafts.checkpoint import resolve
 from plugin.drafts.families import FAMILIES
 from tests.plugin.drafts.folders import write_draft, write_pair

@@ -26,12 +26,12 @@ from transformers import AutoTokenizer, T5Gemma2ForConditionalGeneration
 from vllm.transformers_utils.configs.speculators import SpeculatorsConfig
 
 import plugin
+from app.config.environment import load_settings
+from app.config.settings import SettingsError
 from app.config_check import check_config
 from app.drafts.identity import Identity
 from app.drafts.probe import Probe, promised_length
-from app.environment import load_settings
 from app.probing import PROMPTS, TOKENS
-from app.settings import SettingsError
 from plugin.checked_weights import checked
 from plugin.drafts.checkpoint import DEMO, CheckpointError, resolve
 from plugin.drafts.families import FAMILIES

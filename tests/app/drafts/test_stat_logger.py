@@ -64,6 +64,16 @@ def test_the_gateway_counts_every_step_once(installed: bool, monkeypatch: pytest
     assert (len(made), ledger.lifetime(3).drafts, ledger.lifetime(3).accepted) == (1, 2, [2, 1, 1])
 
 
+def test_tokens_are_those_that_clients_receive() -> None:
+    """vLLM's front end counts them: what was accepted behind an answer's end is in none."""
+    seen: list[StepStats] = []
+    count_into(SimpleNamespace(record=seen.append))  # type: ignore[arg-type]
+    logger = ServeLogger(running(str(DEMO / "verifier"), str(DEMO / "dflash")))
+    for iteration in (SimpleNamespace(num_generation_tokens=3), None):
+        logger.record(step(2, (2, 1, 1)), iteration)
+    assert [(each.tokens, each.num_tokens) for each in seen] == [(3, 3), (None, 6)]
+
+
 def test_steps_without_drafts_count_nothing() -> None:
     config = running(str(DEMO / "verifier"), str(DEMO / "dflash"))
     logger = ServeLogger(config)
@@ -78,9 +88,9 @@ def test_the_encoders_counts_are_sums_over_engines() -> None:
     config = running(str(DEMO / "verifier"), None)
     one, two = ServeLogger(config, 0), ServeLogger(config, 1)
     for logger, counts in (
-        (one, EncoderCounts(1, 2, 30, 60, 900)),
-        (two, EncoderCounts(0, 1, 0, 9, 90)),
-        (one, EncoderCounts(4, 0, 120, 0, 800)),
+        (one, EncoderCounts(1, 2, 30, 60, 900, 4)),
+        (two, EncoderCounts(0, 1, 0, 9, 90, 2)),
+        (one, EncoderCounts(4, 0, 120, 0, 800, 1)),
     ):
         logger.record(SimpleNamespace(encoder_counts=counts), None)
     assert one.ledger.encoder.to_json() == {
@@ -90,3 +100,4 @@ def test_the_encoders_counts_are_sums_over_engines() -> None:
         "tokens_encoded": 69,
         "bytes_held": 890,
     }
+    assert one.ledger.encoder.requests == 3

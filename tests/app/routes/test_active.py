@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from asgi_lifespan import LifespanManager
 
+from app.config.environment import load_settings
+from app.drafts import stat_logger
+from app.drafts.stat_logger import ServeLogger, count_into
 from app.engine import EnginePlan
-from app.environment import load_settings
 from app.factory import create_app
 from plugin.drafts.checkpoint import resolve
+from plugin.encoder_counts import EncoderCounts
 from tests.app.conftest import complete, served
 from tests.app.fake_engine import FakeEngine
 from tests.plugin.drafts.folders import write_draft, write_pair
@@ -65,6 +69,35 @@ class Server:
             yield client
 
 
+def encoded(hits: int, misses: int, held: int) -> Any:
+    """What an engine says that its encoder did in a step."""
+    return SimpleNamespace(encoder_counts=EncoderCounts(hits, misses, 10 * hits, 10 * misses, held))
+
+
+async def test_what_the_encoder_did_is_the_servers_whatever_it_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sums go on with another draft and after one that failed; what is held is what the new engine holds."""
+    monkeypatch.setattr(stat_logger, "_ledger", None)
+    server = Server(tmp_path)
+    async with server.client() as client:
+        for draft, told in ((None, (1, 2, 500)), ("dflare", (0, 3, 70)), ("broken", (2, 0, 90))):
+            if draft is not None:
+                await switch(client, draft)
+            ledger = server.engines[-1].ledger
+            count_into(ledger)
+            ServeLogger(None).record(encoded(*told), None)
+        stats = (await client.get("/drafts/stats")).json()
+        assert stats["family"] == "dflare"
+        assert stats["encoder"] == {
+            "hits": 3,
+            "misses": 5,
+            "tokens_saved": 30,
+            "tokens_encoded": 50,
+            "bytes_held": 90,
+        }
+
+
 async def switch(client: httpx.AsyncClient, draft: Any) -> httpx.Response:
     return await client.post("/drafts/active", json={"draft": draft})
 
@@ -97,6 +130,45 @@ async def test_another_draft_and_back(tmp_path: Path) -> None:
         assert stats["lifetime"]["drafts"] == 6 and len(stats["history"]) == 1
         assert [engine.shut_down for engine in server.engines] == [True, True, False]
     assert server.engines[-1].shut_down
+
+
+@pytest.mark.parametrize("draft", ["dflare", "broken"])
+async def test_what_the_encoder_did_still_counts(tmp_path: Path, draft: str) -> None:
+    """Counters go on over a switch that succeeds and one that is taken back; what the engine held went with it."""
+    server = Server(tmp_path)
+    async with server.client() as client:
+
+        async def told(counts: EncoderCounts) -> dict[str, float]:
+            recorder = server.engines[-1].ledger
+            assert recorder is not None
+            recorder.encoder.record(0, counts)
+            return await encoder(client)
+
+        first = await told(EncoderCounts(1, 2, 30, 60, 900))
+        assert first == {
+            "hits": 1,
+            "misses": 2,
+            "tokens_saved": 30,
+            "tokens_encoded": 60,
+            "bytes_held": 900,
+        }
+        await switch(client, draft)
+        assert len(server.engines) == 2
+        assert await encoder(client) == {**first, "bytes_held": 0}
+        again = await told(EncoderCounts(4, 1, 120, 9, 90))
+        assert list(again.values()) == [5, 3, 150, 69, 90]
+        assert (await switch(client, "dflash")).status_code == 200
+        assert list((await encoder(client)).values()) == [5, 3, 150, 69, 90 * (draft == "broken")]
+
+
+async def encoder(client: httpx.AsyncClient) -> dict[str, float]:
+    """What /drafts/stats says of the encoder, which /metrics says, too."""
+    told: dict[str, float] = (await client.get("/drafts/stats")).json()["encoder"]
+    lines = (await client.get("/metrics")).text.splitlines()
+    for name, value in told.items():
+        series = "bytes" if name == "bytes_held" else f"{name}_total"
+        assert f"t5gemma_encoder_cache_{series} {float(value)}" in lines
+    return told
 
 
 async def test_without_a_folder_there_is_nothing_to_choose() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,9 +51,12 @@ async def test_available_drafts(tmp_path: Path) -> None:
     write_draft(tmp_path / "eagle3", "dflare")
     (tmp_path / "dflash" / "model.safetensors").write_bytes(b"version https://git-lfs")
     (tmp_path / "note.txt").write_text("x")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "config.json")
     async with served(FakeEngine(k=3), checkpoints_dir=tmp_path) as client:
         found = {entry["name"]: entry for entry in (await client.get("/drafts")).json()["available"]}
-        assert set(found) == {"dflash", "eagle3"}
+        assert set(found) == {"dflash", "eagle3", "pipe"}
+        assert "pipe, socket or device" in found["pipe"]["problem"]
         assert found["eagle3"]["family"] == "dflare" and found["eagle3"]["problem"] is None
         assert found["dflash"]["family"] is None and "model.safetensors" in found["dflash"]["problem"]
 

@@ -24,7 +24,10 @@ async def test_another_k_from_the_next_step_on() -> None:
     async with served(engine, allow_switch=True) as client:
         await complete(client, max_tokens=8)
         reply = await post(client, k=3)
-        assert (reply.status_code, reply.json()) == (200, {"k": 3, "asked": 3, "previous": 7})
+        assert (reply.status_code, reply.json()) == (
+            200,
+            {"k": 3, "asked": 3, "previous": 7, "temporary": None},
+        )
         await complete(client, max_tokens=8)
         assert engine.lengths == [7, 3]
         stats = (await client.get("/drafts/stats")).json()
@@ -38,6 +41,21 @@ async def test_another_k_from_the_next_step_on() -> None:
         assert 't5gemma_draft_acceptance_rate{k="3",window="lifetime"} 1.0' in lines
         assert f't5gemma_draft_acceptance_rate{{k="7",window="lifetime"}} {3 / 7}' in lines
         assert 't5gemma_draft_k_changes_total{by="request"} 1.0' in lines and "t5gemma_draft_k 3.0" in lines
+
+
+async def test_each_is_told_its_own_k() -> None:
+    """Of two that ask at once the first was told what the second had asked for."""
+
+    class Slow(FakeEngine):
+        async def set_draft_length(self, k: int) -> None:
+            await asyncio.sleep(0.01)
+            await super().set_draft_length(k)
+
+    async with served(Slow(k=7), allow_switch=True) as client:
+        asked = (3, 0, "auto", 5)
+        replies = [reply.json() for reply in await asyncio.gather(*(post(client, k=k) for k in asked))]
+        assert [reply["asked"] for reply in replies] == list(asked)
+        assert [(reply["k"], reply["previous"]) for reply in replies] == [(3, 7), (0, 3), (0, 0), (5, 0)]
 
 
 async def test_no_draft_at_all() -> None:
@@ -59,10 +77,32 @@ async def test_no_draft_at_all() -> None:
 
 async def test_auto_is_asked_for_and_left() -> None:
     async with served(FakeEngine(k=3), allow_switch=True) as client:
-        assert (await post(client, k="auto")).json() == {"k": 3, "asked": "auto", "previous": 3}
+        asked = (await post(client, k="auto")).json()
+        assert asked == {"k": 3, "asked": "auto", "previous": 3, "temporary": None}
         assert (await client.get("/drafts/stats")).json()["asked"] == "auto"
         assert "t5gemma_draft_k_auto 1.0" in (await client.get("/metrics")).text
-        assert (await post(client, k=7)).json() == {"k": 7, "asked": 7, "previous": 3}
+        asked = (await post(client, k=7)).json()
+        assert asked == {"k": 7, "asked": 7, "previous": 3, "temporary": None}
+
+
+async def test_for_a_time() -> None:
+    """The reply and the statistics say until when and what then; afterwards it is so, and nothing is said."""
+    engine = FakeEngine(k=3)
+    async with served(engine, allow_switch=True) as client:
+        reply = (await post(client, k=0, seconds=60)).json()
+        assert reply == {"k": 0, "asked": 0, "previous": 3, "temporary": {"seconds_left": 60, "then": 3}}
+        stats = (await client.get("/drafts/stats")).json()
+        assert (stats["k"], stats["temporary"]["then"]) == (0, 3) and 59 < stats["temporary"][
+            "seconds_left"
+        ] <= 60
+        reply = (await post(client, k=1, seconds=0.5)).json()
+        assert (reply["previous"], reply["temporary"]["then"]) == (0, 3)
+        async with asyncio.timeout(20):
+            while (stats := (await client.get("/drafts/stats")).json())["temporary"] is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (stats["k"], stats["asked"]) == (3, 3)
+            while engine.k != 3:  # the engine is told in a task of its own  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +118,10 @@ async def test_auto_is_asked_for_and_left() -> None:
         ({"k": "3"}, "k", "whole number"),
         ({"k": [3]}, "k", "whole number"),
         ({"k": 3, "batch": 1}, "batch", "not permitted"),
+        ({"k": 0, "seconds": 0}, "seconds", "greater than 0"),
+        ({"k": 0, "seconds": 601}, "seconds", "less than or equal to 600"),
+        ({"k": 0, "seconds": True}, "seconds", "valid number"),
+        ({"k": 0, "seconds": "9"}, "seconds", "valid number"),
     ],
 )
 async def test_errors_by_field(body: dict[str, Any], param: str, words: str) -> None:
@@ -140,7 +184,9 @@ async def test_the_estimate() -> None:
         length = stats["lifetime"]["mean_acceptance_length"]
         assert found["speedup"]["value"] == pytest.approx(length * 0.01 / 0.016, rel=0.02)
         assert found["speedup"]["origin"] == "live" and found["batch"] == 1
-        assert found["recommended_k"] is not None and "in batches of up to 1" in found["recommended_reason"]
+        assert (
+            found["recommended_k"] is not None and "with one request at a time" in found["recommended_reason"]
+        )
         assert {0, 3} <= {entry["k"] for entry in found["by_k"]}
         assert [entry["batch"] for entry in found["baselines"]] == [1]
         text = (await client.get("/metrics")).text

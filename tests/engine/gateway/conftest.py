@@ -12,7 +12,7 @@ from tests.engine.gateway.process import GatewayProcess, gateway
 @pytest.fixture(scope="package")
 def server() -> Iterator[GatewayProcess]:
     """The bundled demo, as it is served without any setting, but for shorter limits (decoder 256, encoder 64), and all
-    at one K: the tests count its steps.
+    at one K: the tests count its steps. Only the soak changes it, and back.
     """
     with gateway(
         max_model_len=256,
@@ -20,5 +20,6 @@ def server() -> Iterator[GatewayProcess]:
         served_model_name="demo",
         request_metrics="detailed",
         baseline_share=0,
+        allow_switch="true",
     ) as running:
         yield running

@@ -12,12 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
+
+from plugin.engine_process import METHOD
 
 START_S = 240.0
 
@@ -31,6 +34,19 @@ class GatewayProcess:
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def processes(self) -> list[psutil.Process]:
+        """All that it consists of, whoever their parents are by now: those of its session that still run."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def core(self) -> psutil.Process:
+        """The process that runs the model."""
+        return next(process for process in self.processes() if "EngineCore" in " ".join(process.cmdline()))
 
     def wait(self) -> None:
         """Until ready; AssertionError with the log's end when the process ends or takes too long."""
@@ -67,25 +83,42 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway(environment: Mapping[str, str] | None = None, **settings: Any) -> Iterator[GatewayProcess]:
-    """A ready gateway; `settings` become T5GEMMA_* variables (`model=...`, `k=3`), `environment` is added as it is."""
+def gateway(
+    environment: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
+    waits: bool = True,
+    out: str | None = None,
+    **settings: Any,
+) -> Iterator[GatewayProcess]:
+    """A gateway; `settings` become T5GEMMA_* variables (`model=...`, `k=3`), `environment` is added as it is. It is
+    ready, unless nobody `waits`. `within` is a command that ends by becoming the one behind it. What it writes is its
+    log, unless that goes `out` to another file. It has a session of its own, as in a terminal.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     variables = {f"T5GEMMA_{name.upper()}": str(value) for name, value in settings.items()}
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("T5GEMMA_")}
+    # Not the start method that the other tests choose (tests/engine/conftest.py): a user has none.
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("T5GEMMA_") and name != METHOD
+    }
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
-        with log.open("wb") as out:
+        log.touch()
+        with open(out or log, "wb") as written:
             process = subprocess.Popen(
-                [sys.executable, "-m", "uvicorn", "app:main", "--port", str(port)],
+                [*within, sys.executable, "-m", "uvicorn", "app:main", "--port", str(port)],
                 env={**clean, "OMP_NUM_THREADS": "1", **variables, **(environment or {})},
-                stdout=out,
+                stdout=written,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         running = GatewayProcess(process, f"http://127.0.0.1:{port}", log)
         try:
-            running.wait()
+            if waits:
+                running.wait()
             yield running
         finally:
             running.client.close()
@@ -95,3 +128,6 @@ def gateway(environment: Mapping[str, str] | None = None, **settings: Any) -> It
             finally:
                 process.kill()
                 process.wait()
+                for left in running.processes():
+                    with suppress(psutil.NoSuchProcess):
+                        left.kill()

@@ -145,6 +145,23 @@ def test_same_request_id(server: GatewayProcess) -> None:
             assert [reply["id"] for reply in replies] == ["cmpl-same"] * 2
 
 
+def test_compact_json(server: GatewayProcess) -> None:
+    """Without white space where the request says so, beside one that does not; the demo fills JSON with it."""
+    numbers = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}
+    schema = {"type": "object", "properties": {"a": {"enum": ["x y"]}, "b": numbers}, "required": ["a", "b"]}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": schema | {"additionalProperties": False}},
+    }
+    with ThreadPoolExecutor(2) as pool:
+        loose = pool.submit(whole, server, PROMPT, max_tokens=40, response_format=form)
+        options = {"disable_any_whitespace": True}
+        compact = whole(server, PROMPT, max_tokens=40, response_format=form, structured_outputs=options)
+    assert re.fullmatch(r'\{"a":"x y","b":\[[12],[12]\]\}', compact["text"]), compact
+    assert compact["finish_reason"] == "stop"
+    assert re.match(r"\{\s", loose.result()["text"])
+
+
 def test_constraints(server: GatewayProcess) -> None:
     """Valid output beside free neighbours; what the grammar compiler refuses is a 400 naming the field (B25)."""
     free = server.text(PROMPT, max_tokens=16)

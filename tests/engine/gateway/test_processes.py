@@ -11,7 +11,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_one_engine_process_and_no_worker(server: GatewayProcess) -> None:
-    """`app.cpu_process`: vLLM's CPU platform lets the model run within the engine's process."""
+    """`app.process.cpu_process`: vLLM's CPU platform lets the model run within the engine's process."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     lines = [" ".join(child.cmdline()) for child in children]
     engines = [child for child, line in zip(children, lines, strict=True) if "EngineCore" in line]

@@ -10,6 +10,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.engine.gateway.collector import Collector, collector
 from tests.engine.gateway.process import GatewayProcess, gateway
 from tests.engine.gateway.requests import PROMPT
 
@@ -17,9 +18,17 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[GatewayProcess]:
-    """The demo without its draft, in JSON lines."""
+def traces() -> Iterator[Collector]:
+    with collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(traces: Collector) -> Iterator[GatewayProcess]:
+    """The demo without its draft, in JSON lines, with traces."""
     with gateway(
+        {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "OTEL_BSP_SCHEDULE_DELAY": "100"},
+        otlp_traces_endpoint=traces.url,
         draft="none",
         max_model_len=256,
         log_format="json",
@@ -47,6 +56,23 @@ def test_fields_that_a_draft_forbids(server: GatewayProcess) -> None:
     named = server.complete(PROMPT, logprobs=2, logprob_token_ids=[5, 6], **ids)
     assert named.status_code == 200, named.text
     assert all(2 <= len(top) <= 3 for top in named.json()["choices"][0]["logprobs"]["top_logprobs"])
+
+
+def test_vllms_span_is_a_child_of_the_requests(server: GatewayProcess, traces: Collector) -> None:
+    """Client, gateway and vLLM in one trace, from one service."""
+    trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    headers = {"traceparent": f"00-{trace}-{caller}-01"}
+    reply = server.client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 8}, headers=headers)
+    assert reply.status_code == 200
+    service, ours = traces.wait_for("POST /v1/completions", trace)
+    vllms_service, vllms = traces.wait_for("llm_request", trace)
+    assert service == vllms_service == "t5gemma2"
+    assert ours.parent_span_id.hex() == caller and vllms.parent_span_id == ours.span_id
+    parts = [traces.wait_for(name, trace)[1] for name in ("queue", "encode", "decode")]
+    assert {part.parent_span_id for part in parts} == {ours.span_id}
+    times = [ours.start_time_unix_nano, *(part.start_time_unix_nano for part in parts)]
+    assert times == sorted(times) and parts[-1].end_time_unix_nano <= ours.end_time_unix_nano
+    assert "Overriding of current TracerProvider" not in server.log()
 
 
 def test_stages_are_logged(server: GatewayProcess) -> None:

@@ -27,7 +27,7 @@ from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 from app.completions.fields import MAX_PROMPTS
 from app.completions.metrics import SpeculativeDecoding
 from app.completions.request import OWN_FIELDS, REFUSED, CompletionRequest, StructuredOutputs
-from app.hf_tokenizer import ThreadSafeTokenizer
+from app.text.hf_tokenizer import ThreadSafeTokenizer
 
 pytestmark = pytest.mark.engine
 

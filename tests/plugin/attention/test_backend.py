@@ -22,7 +22,7 @@ def builder(spec_class: type, num_drafts: int | None = None) -> MergedMetadataBu
     config = SimpleNamespace(
         speculative_config=speculative,
         use_v2_model_runner=True,
-        model_config=SimpleNamespace(hf_config=SimpleNamespace(max_source_positions=40)),
+        model_config=SimpleNamespace(max_model_len=30, hf_config=SimpleNamespace(max_source_positions=40)),
     )
     return MergedBackend.get_builder_cls()(spec_class(**SHAPE), ["layer"], config, torch.device("cpu"))
 
@@ -54,6 +54,7 @@ def test_the_self_cache_reads_the_steps_own_tensors():
     assert built.seq_lens is common.seq_lens
     assert built.query_start_loc is common.query_start_loc
     assert (built.num_actual_tokens, built.max_query_len, built.max_seq_len) == (2, 1, 6)
+    assert torch.equal(built.block_table, common.block_table_tensor[:, :2]), "as wide as 30 tokens need"
 
 
 def test_the_cross_cache_reads_encoder_lengths():

@@ -47,9 +47,26 @@ def test_control_a_window_off_by_one_is_seen():
         assert (bidirectional_attention(q, k, v, starts, 20, wrong, 0.4) - right).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("rows", [slice(0, 20), slice(0, 7), slice(7, 20), slice(19, 20)])
-def test_rows_of_a_prompt_are_rows_of_its_attention(rows):
+@pytest.mark.parametrize("window", [None, 4, 5, 64])
+@pytest.mark.parametrize("rows", [slice(0, 20), slice(0, 7), slice(7, 20), slice(7, 9), slice(19, 20)])
+def test_rows_of_a_prompt_are_rows_of_its_attention(rows, window):
     torch.manual_seed(0)
     q, k, v = (torch.randn(20, heads, 8) for heads in (4, 2, 2))
-    whole = bidirectional_attention(q, k, v, torch.tensor([0, 20]), 20, None, 0.4)
-    torch.testing.assert_close(rows_attention(q[rows], k, v, 0.4), whole[rows], atol=1e-6, rtol=1e-5)
+    starts = torch.tensor([0, 20], dtype=torch.int32)
+    whole = bidirectional_attention(q, k, v, starts, 20, window, 0.4)
+    some = rows_attention(q, k, v, rows, window, 0.4, starts)
+    torch.testing.assert_close(some, whole[rows], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [slice(0, 300), slice(0, 70), slice(70, 300), slice(299, 300)])
+def test_gpu_rows_of_a_prompt_are_rows_of_its_attention(rows, dtype):
+    """Heads of 256, views of one tensor with queries, keys and values side by side, as the encoder has them."""
+    torch.manual_seed(0)
+    qkv = torch.randn(300, 6, 256, dtype=dtype, device="cuda")
+    q, k, v = qkv.split([4, 1, 1], dim=1)
+    starts = torch.tensor([0, 300], dtype=torch.int32, device="cuda")
+    whole = bidirectional_attention(q, k, v, starts, 300, None, 0.06)
+    some = rows_attention(q, k, v, rows, None, 0.06, starts)
+    torch.testing.assert_close(some, whole[rows], atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=1e-2)

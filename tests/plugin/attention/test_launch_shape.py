@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.attention.launch_shape import MAX_SPLITS, choose_launch_shape, join_block_d, power_of_two
+from plugin.attention.launch_shape import (
+    MAX_SPLITS,
+    choose_launch_shape,
+    join_block_d,
+    join_overlaps,
+    power_of_two,
+)
 
 SMS = 132
 
@@ -88,8 +94,16 @@ def test_a_request_that_may_be_long_is_joined_in_a_launch_of_its_own():
     assert (long.slices, long.splits) == (1, 65)
 
 
-@pytest.mark.parametrize(("requests", "fused"), [(64, True), (16, True), (1, False)])
-def test_many_keys_of_many_requests_are_joined_where_they_are_attended(requests, fused):
+@pytest.mark.parametrize("requests", [64, 16, 1])
+def test_many_keys_are_joined_in_a_launch_of_their_own(requests):
     shape = choose_launch_shape(4, requests, 1, 2, 100_000, SMS)
     assert shape.splits > 1
-    assert shape.fused == fused
+    assert not shape.fused
+
+
+@pytest.mark.parametrize(
+    ("splits", "programs", "overlaps"),
+    [(132, 32, True), (132, 128, False), (132, 256, False), (4, 512, True)],
+)
+def test_nothing_begins_beside_a_join_of_few_requests_that_takes_the_device(splits, programs, overlaps):
+    assert join_overlaps(splits, programs, SMS) == overlaps

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from plugin.attention import torch_paged
 from plugin.attention.naive import merged_attention_naive
 from plugin.attention.torch_paged import Pages, gather_pages, merged_attention, write_pages
 
@@ -53,6 +54,44 @@ def test_equals_the_naive_reference(query_lens, seq_lens, encoder_lens, window):
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize(
+    ("query_lens", "seq_lens", "encoder_lens", "short"),
+    [
+        ([1, 1, 1], [5, 1, 6], [3, 40, 4], [0, 2]),  # a long prompt joins
+        ([4, 1, 8], [4, 60, 13], [6, 8, 9], [0, 2]),  # a long answer between short ones, all queries unlike
+        ([2, 2], [9, 9], [20, 20], None),
+        ([2, 2], [9, 9], [40, 20], None),  # more than half as long: beside each other
+    ],
+)
+def test_a_long_request_does_not_pad_the_short_ones(
+    query_lens, seq_lens, encoder_lens, short, window, monkeypatch
+):
+    monkeypatch.setattr(torch_paged, "APART_KEYS", 20)
+    padded, sizes = torch_paged._padded, []
+
+    def seen(q, start, longest, self_pages, cross_pages, *others):
+        sizes.append((len(q), longest, self_pages.max_len, cross_pages.max_len))
+        return padded(q, start, longest, self_pages, cross_pages, *others)
+
+    monkeypatch.setattr(torch_paged, "_padded", seen)
+    q, (sk, sv, ck, cv), start = case(query_lens, seq_lens, encoder_lens)
+    got = merged_attention(q, start, max(query_lens), paged(sk, sv, 1), paged(ck, cv, 2), window, 0.3)
+    want = merged_attention_naive(q, sk, sv, ck, cv, query_lens, window, 0.3)
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    every = [*range(len(query_lens))]
+    groups = [every] if short is None else [short, [i for i in every if i not in short]]
+    assert sizes == [
+        (
+            sum(query_lens[i] for i in group),
+            max(query_lens[i] for i in group),
+            max(seq_lens[i] for i in group),
+            max(encoder_lens[i] for i in group),
+        )
+        for group in groups
+    ]
+
+
 @pytest.mark.parametrize("broken", ["window off by one", "last encoder key dropped", "not causal"])
 def test_controls_the_reference_tells_a_wrong_mask_apart(broken):
     q, (sk, sv, ck, cv), start = case([4, 4], [12, 13], [6, 8])
@@ -81,6 +120,6 @@ def test_padding_slots_are_dropped():
 
 def test_gather_reads_what_was_written():
     _, (sk, sv, _, _), _ = case([1, 1], [5, 9], [1, 1])
-    k, v = gather_pages(paged(sk, sv, 3))
+    k, v = gather_pages(paged(sk, sv, 3)).chunk(2, dim=-1)
     assert torch.equal(k[1].transpose(0, 1), sk[1])
     assert torch.equal(v[0].transpose(0, 1)[:5], sv[0])

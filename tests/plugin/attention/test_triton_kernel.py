@@ -18,6 +18,7 @@ from tests.plugin.attention.kernel_cases import (
     batch,
     control_error,
     float64_reference,
+    launch,
     others_difference,
     relative_error,
     unfinished,
@@ -136,3 +137,13 @@ def test_gpu_real_lengths(heads, kv_heads, dim, dtype, window):
     spec = replace(LONG, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype)
     inputs = make_batch(spec, "cuda")
     assert relative_error(attend(inputs, window, None), float64_reference(inputs, window)) < TOLERANCE[dtype]
+
+
+@pytest.mark.gpu
+def test_gpu_values_beyond_float16s_range_stay_finite_between_the_splits():
+    inputs = make_batch(replace(batch([4], [40], [60]), dtype=torch.bfloat16), "cuda")
+    for pages in (inputs.self_pages, inputs.cross_pages):
+        pages.cache[..., 32:] = 1e5
+    assert bool(
+        (attend(inputs, None, launch(4)) > 6e4).all() & attend(inputs, None, launch(4)).isfinite().all()
+    )

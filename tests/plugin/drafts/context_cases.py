@@ -7,7 +7,7 @@ import torch
 
 from plugin.attention.paged_batch import LAYOUTS, allocate_cache
 from plugin.attention.torch_paged import write_pages
-from plugin.drafts.context_pages import addresses, store_context
+from plugin.drafts.kernels.context_pages import addresses, norm_context, store_context
 from tests.plugin.attention.kernel_cases import relative_error
 
 LAYERS, TOKENS, KV_HEADS, DIM, PAGE = 3, 7, 2, 32, 16
@@ -40,12 +40,31 @@ def context_error(layout: str, order: str, device: str, dtype: torch.dtype = tor
     return max(relative_error(got, expected) for got, expected in zip(caches, want, strict=True))
 
 
+# Name: layers (None: one context for all), taps, width.
+NORMS = {"one context": (None, 1, 64), "a mixture for each layer": (3, 4, 96)}
+
+
+def norm_error(name: str, device: str, dtype: torch.dtype = torch.float32) -> float:
+    """Against a mixture and a norm in float64, the mixture rounded between; rows of a wider tensor."""
+    layers, taps, width = NORMS[name]
+    torch.manual_seed(0)
+    states = torch.randn(TOKENS, taps * width + 16, device=device, dtype=dtype)[:, : taps * width]
+    weight = torch.randn(width, device=device, dtype=dtype)
+    fusion = None if layers is None else torch.randn(layers, taps, device=device).softmax(-1).to(dtype)
+    mixed = states.double()[None]
+    if fusion is not None:
+        mixed = torch.einsum("dt,nth->dnh", fusion.double(), states.double().unflatten(1, (taps, width)))
+    mixed = mixed.to(dtype).double()
+    want = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + 1e-6) * weight.double()
+    return relative_error(norm_context(states, fusion, weight, 1e-6), want)
+
+
 def main() -> None:
     """Print one JSON object of errors."""
-    json.dump(
-        {f"{layout} {order}": context_error(layout, order, "cpu") for layout in LAYOUTS for order in ORDERS},
-        sys.stdout,
-    )
+    errors = {
+        f"{layout} {order}": context_error(layout, order, "cpu") for layout in LAYOUTS for order in ORDERS
+    }
+    json.dump(errors | {name: norm_error(name, "cpu") for name in NORMS}, sys.stdout)
 
 
 if __name__ == "__main__":

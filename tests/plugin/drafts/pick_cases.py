@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from plugin.drafts.triton_pick import MAX_BLOCK, pick
+from plugin.drafts.kernels.triton_pick import MAX_BLOCK, pick
 
 # Name: rows, vocabulary, with a bias, with a mapping.
 CASES = {

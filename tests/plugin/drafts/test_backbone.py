@@ -1,8 +1,11 @@
 """Context keys of every draft layer are normed with that layer's own weight (O8)."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
-from plugin.drafts.backbone import normalize_context_k, shared_slots
+from plugin.drafts.backbone import DraftBackbone, DraftModel, normalize_context_k, shared_slots
 
 
 def context_keys():
@@ -40,3 +43,32 @@ def test_slots_given_for_each_layer_are_shared_when_they_are_one_buffers():
     assert shared_slots([buffers[0], buffers[1]]) is None
     assert shared_slots([None, buffers[1]]) is None
     assert shared_slots(None) is None
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_taps_are_projected_into_the_rows_given(monkeypatch, plain):
+    torch.manual_seed(0)
+    fc = torch.nn.Linear(12, 4, bias=False)
+    fc.weight.requires_grad_(False)
+    monkeypatch.setattr("plugin.projection.few_tokens.plain", lambda layer: plain)
+    draft = SimpleNamespace(model=SimpleNamespace(fc=fc), combine_hidden_states=fc)
+    taps, rows = torch.randn(6, 12), torch.full((6, 4), 7.0)
+    DraftModel.project_taps(draft, taps[1:4], rows[1:4])
+    torch.testing.assert_close(rows[1:4], taps[1:4] @ fc.weight.T)
+    assert (rows[[0, 4, 5]] == 7.0).all()
+
+
+@pytest.mark.parametrize("layers", [None, 3])
+def test_the_context_is_mixed_and_normed_on_the_cpu(layers):
+    torch.manual_seed(0)
+    taps, width = (1, 32) if layers is None else (2, 32)
+    backbone = SimpleNamespace(_hidden_norm_weight=torch.rand(width), _rms_norm_eps=1e-6)
+    states = torch.randn(5, taps * width)
+    fusion = None if layers is None else torch.rand(layers, taps)
+    got = DraftBackbone._norm_context(backbone, states, fusion)
+    for layer in range(layers or 1):
+        x = states
+        if fusion is not None:
+            x = fusion[layer, 0] * states[:, :width] + fusion[layer, 1] * states[:, width:]
+        want = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * backbone._hidden_norm_weight
+        torch.testing.assert_close(got[layer], want)

@@ -8,6 +8,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from plugin.attention.paged_batch import BatchSpec, make_batch
 from plugin.attention.torch_paged import gather_pages
+from plugin.drafts import block_attention
 from plugin.drafts.block_attention import BlockBackend, BlockImpl, attend_in_blocks
 
 HEADS, KV_HEADS, DIM, K = 4, 2, 32, 3
@@ -18,6 +19,7 @@ def config() -> SimpleNamespace:
     return SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=K, parallel_drafting=True),
         scheduler_config=SimpleNamespace(max_num_seqs=8),
+        model_config=SimpleNamespace(max_model_len=64),
         use_v2_model_runner=True,
     )
 
@@ -39,12 +41,26 @@ def test_a_block_sees_its_context_and_itself_in_both_directions():
     output = torch.full_like(batch.q, 7.0)
     impl = BlockImpl(HEADS, DIM, 0.3, KV_HEADS)
     impl.forward(None, batch.q, None, None, pages.cache, builder.build(0, common), output)
-    k, v = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in gather_pages(pages))
+    k, v = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in gather_pages(pages).chunk(2, dim=-1))
     for r, length in enumerate(seq_lens):
         q = batch.q[r * block : (r + 1) * block].transpose(0, 1)
         weights = (q @ k[r, :, :length].transpose(1, 2) * 0.3).softmax(-1)
         want = (weights @ v[r, :, :length]).transpose(0, 1)
         torch.testing.assert_close(output[r * block : (r + 1) * block], want, atol=1e-5, rtol=1e-5)
+
+
+def test_the_launch_is_chosen_for_the_models_length_not_for_the_tables_width(monkeypatch):
+    given = []
+    monkeypatch.setattr(block_attention, "merged_attention", lambda *args: given.append(args))
+    common = SimpleNamespace(
+        num_actual_tokens=4, max_query_len=4, query_start_loc=torch.tensor([0, 4]), seq_lens=torch.tensor([5]),
+        max_seq_len=5, block_table_tensor=torch.zeros(1, 500), slot_mapping=None, num_reqs=1,
+    )  # fmt: skip
+    built = BlockBackend.get_builder_cls()(SPEC, ["layer"], config(), torch.device("cpu")).build(0, common)
+    q = torch.zeros(4, HEADS, DIM)
+    BlockImpl(HEADS, DIM, 0.3, KV_HEADS).forward(None, q, None, None, q, built, torch.empty_like(q))
+    (_, _, _, mine, theirs, *_), *_ = given
+    assert (mine.block_table.shape, theirs.block_table.shape) == ((1, 1), (1, 4))
 
 
 def test_a_captured_step_needs_no_metadata_of_its_own():

@@ -1,4 +1,6 @@
-"""The V2 speculators on fakes of what they touch: a step without a draft writes its context and drafts nothing."""
+"""Drafts that vLLM's own `propose` makes, as it does the sampled ones, on fakes of what it touches: a step without a
+draft writes its context and drafts nothing.
+"""
 
 import inspect
 from types import SimpleNamespace
@@ -16,8 +18,9 @@ BLOCK, NUM_TOKENS, HIDDEN = 7, 5, 4
 
 @pytest.fixture(params=[BlockSpeculator, MarkovSpeculator])
 def speculator(request, monkeypatch):
-    """One that records which of its parts vLLM's own `propose` calls, and in which order."""
+    """One of sampled drafts that records which of its parts vLLM's own `propose` calls, and in which order."""
     made = request.param.__new__(request.param)
+    made.req_states = SimpleNamespace(draft_tokens=SimpleNamespace())
     made.calls = []
 
     def note(name, result=None):
@@ -48,7 +51,7 @@ def speculator(request, monkeypatch):
         sample_pos=torch.zeros(28),
         sample_idx_mapping=torch.zeros(28),
         sample_col=torch.zeros(28),
-        draft_logits=None,
+        draft_logits=object(),
         kv_cache_config=None,
         pcp_manager=None,
         _context_slot_mappings=torch.zeros(1, 64),

@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from plugin.drafts.checkpoint import CheckpointError, fetch, resolve
+from plugin.drafts.checkpoint import CheckpointError, fetch, read_draft, resolve
 from plugin.drafts.location import locate
 from tests.plugin.drafts.folders import refusal, write_draft, write_pair
 
@@ -59,6 +59,26 @@ def test_files_and_locked_folders(pair: Path, monkeypatch: pytest.MonkeyPatch) -
     locked = pair / "verifier"
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked and may(path, mode))
     assert "cannot be read: permission denied" in refusal(str(locked), None, None, None)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"]
+)
+def test_pipes_are_refused(pair: Path, name: str) -> None:
+    """Whoever opens one waits for a writer that never comes: the start hung. A link to a file is one."""
+    for folder in (pair / "verifier", pair / "dflash"):
+        kept = folder / f"{name}.kept"
+        kept.write_bytes((folder / name).read_bytes() if (folder / name).exists() else b"{}")
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        message = refusal(str(pair / "dflash"), None, None, None)
+        assert str(folder / name) in message and "pipe, socket or device" in message
+        with pytest.raises(CheckpointError, match="pipe, socket or device"):
+            read_draft(folder)
+        (folder / name).unlink()
+        (folder / name).symlink_to(kept)
+    assert resolve(str(pair / "dflash"), None, None, None).draft is not None
 
 
 @pytest.mark.usefixtures("no_network")

@@ -12,6 +12,7 @@ CASES: dict[str, tuple[int, int, int, Cut | None, str]] = {
     "one token": (1, 48, 128, None, ""),
     "eight tokens": (8, 32, 192, Cut(16, 64, 1), ""),
     "sixteen tokens, wide tiles": (16, 64, 256, Cut(32, 128, 2), ""),
+    "27 tokens": (27, 48, 128, Cut(16, 64, 1), ""),
     "nothing fetched ahead": (5, 48, 384, Cut(16, 64, 0), ""),
     "gated": (3, 64, 128, Cut(16, 64, 2), "gelu"),
     "gated by silu": (3, 64, 128, Cut(32, 64, 1), "silu"),

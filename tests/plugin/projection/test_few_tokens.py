@@ -8,7 +8,7 @@ import pytest
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-from plugin.projection import few_tokens
+from plugin.projection import few_tokens, triton_linear
 from plugin.projection.triton_linear import choose_cut
 from tests.plugin.attention.interpreted import interpreted_errors
 from tests.plugin.projection.few_tokens_cases import CASES, TOLERANCE, case_error, reference
@@ -35,7 +35,7 @@ def test_gpu_the_program_equals_the_product(name: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [1, 8])
+@pytest.mark.parametrize("tokens", [1, 8, 27, 32])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES_1B)
 def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs: int, inputs: int) -> None:
     torch.manual_seed(0)
@@ -94,10 +94,28 @@ def test_a_layer_that_is_taken_over_compiles_whole(monkeypatch: pytest.MonkeyPat
 
 def test_batch_invariance_and_many_tokens_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.zeros(32, 64, dtype=torch.float16)
-    few, many = (
-        torch.zeros(n, 64, dtype=torch.float16) for n in (few_tokens.MAX_TOKENS, few_tokens.MAX_TOKENS + 1)
-    )
-    assert few_tokens._serves(few, weight)
-    assert not few_tokens._serves(many, weight)
+    few, many = (torch.zeros(n, 64, dtype=torch.float16) for n in (7, 8))
+    assert few_tokens._serves(few, weight, 7)
+    assert not few_tokens._serves(many, weight, 7)
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    assert not few_tokens._serves(few, weight)
+    assert not few_tokens._serves(few, weight, 7)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "linear", "gated"),
+    [(16, True, True), (17, True, False), (32, True, False), (33, False, False)],
+)
+def test_each_op_has_its_own_number_of_tokens(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, linear: bool, gated: bool
+) -> None:
+    ours: list[str] = []
+
+    def project(x: torch.Tensor, weight: torch.Tensor, cut: object, act: str = "") -> torch.Tensor:
+        ours.append(act)
+        return x
+
+    monkeypatch.setattr(triton_linear, "project", project)
+    x, weight = torch.zeros(tokens, 64, dtype=torch.float16), torch.zeros(64, 64, dtype=torch.float16)
+    few_tokens.linear_op(x, weight)
+    few_tokens.gated_op(x, weight, "silu")
+    assert ours == [""] * linear + ["silu"] * gated

@@ -9,13 +9,15 @@ import torch
 from plugin.verifier.triton_greedy import BLOCK, greedy
 
 K = 3
-# Name: drafts of each request, vocabulary.
+# Name: drafts of each request, vocabulary. A graph's padding has no token at all, -1 drafts.
 CASES = {
     "no drafts": ([0, 0, 0], 100),
     "as many drafts each": ([K, K, K, K, K, K], 100),
     "fewer drafts, and none": ([K, 1, 0, 2], 300),
     "more than one block": ([2, K], 2 * BLOCK + 77),
     "one request": ([K], 64),
+    "padding behind": ([K, 0, 2, -1, -1], 100),
+    "padding alone": ([-1, -1], 100),
 }
 
 
@@ -33,12 +35,12 @@ def reference(logits, bounds, tokens, width):
     return torch.tensor(sampled), torch.tensor(counts)
 
 
-def made(name, device, dtype):
-    """Logits with many ties, and drafts most of which are right."""
+def made(name, device, dtype, padding=0):
+    """Logits with many ties, rows of `padding` behind them, and drafts most of which are right."""
     drafts, size = CASES[name]
     generator = torch.Generator().manual_seed(1)
     bounds = torch.tensor([0, *torch.tensor([1 + d for d in drafts]).cumsum(0).tolist()], dtype=torch.int32)
-    rows = int(bounds[-1])
+    rows = int(bounds[-1]) + padding
     logits = torch.randint(0, 40, (rows, size + 8), generator=generator).to(dtype)[:, :size]
     logits[0, 3:] = float("-inf")
     best = (logits == logits.max(dim=1, keepdim=True).values).int().argmax(dim=1)
@@ -49,9 +51,16 @@ def made(name, device, dtype):
 
 
 def is_right(name, device, dtype):
-    logits, bounds, tokens = made(name, device, dtype)
-    width = 1 + max(CASES[name][0])
-    sampled, num_sampled, num_rejected = (each.cpu() for each in greedy(logits, bounds, tokens, width))
+    logits, bounds, tokens = made(name, device, dtype, padding=2)
+    width = max(1, 1 + max(CASES[name][0]))
+    found = greedy(logits, bounds, tokens, width)
+    out = tuple(torch.full_like(each, -9) for each in found)
+    again = greedy(logits, bounds, tokens, width, out=out)
+    if any(one is not other for one, other in zip(again, out, strict=True)):
+        return False
+    sampled, num_sampled, num_rejected = (each.cpu() for each in out)
+    if not all(torch.equal(a.cpu(), b) for a, b in zip(found[1:], (num_sampled, num_rejected), strict=True)):
+        return False
     want, counts = reference(logits.float().cpu(), bounds.tolist(), tokens.tolist(), width)
     lengths = torch.tensor([1 + d for d in CASES[name][0]])
     known = torch.arange(width)[None] < counts[:, None]

@@ -8,25 +8,26 @@ from vllm.v1.metrics.stats import PrefillStats
 
 from plugin.verifier import encoder_work
 from plugin.verifier.encoder_cache import PromptCacheManager
-from plugin.verifier.encoder_work import EncoderWork, TileCosts
+from plugin.verifier.encoder_work import EncoderWork, PassCosts
 
-TILE = 10
+SHAPE = {"hidden_size": 8, "head_dim": 6, "num_attention_heads": 1, "num_key_value_heads": 1}
 
 
-def text_config(layers=4):
-    """No attention at all: every tile costs its tokens over the layers."""
-    return SimpleNamespace(
-        hidden_size=8, head_dim=0, num_attention_heads=0, num_key_value_heads=0, intermediate_size=8,
-        layer_types=["full_attention"] * layers,
-    )  # fmt: skip
+def costs(step, cross=0.0):
+    """Four layers that attend to nothing: a row is a quarter of a token, in the first stage 3/8 of that, in the last
+    5/8; a token's cross keys and values are `cross`."""
+    text = SimpleNamespace(
+        **SHAPE, intermediate_size=8, sliding_window=0, layer_types=["sliding_attention"] * 4
+    )
+    return PassCosts(text, SimpleNamespace(**SHAPE, num_hidden_layers=16 * cross), step)
 
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(encoder_work, "MOST_TILE_TOKENS", TILE)
+    monkeypatch.setattr(encoder_work, "LEAST_ROWS", 1)
 
-    def manager(cache_tokens=100, *, step=1000, busy=1000):
-        made = PromptCacheManager(step, busy, 2 * cache_tokens, 2, TileCosts(text_config(), busy))
+    def manager(cache_tokens=100, *, step=1000, busy=1000, cross=0.0):
+        made = PromptCacheManager(step, busy, 2 * cache_tokens, 2, costs(busy, cross))
         assert made.get_manager_metadata() == EncoderWork(None)  # the worker starts with nothing, too
         return made
 
@@ -74,7 +75,10 @@ def test_equal_prompts_are_hits_in_their_step_and_later(make):
     assert (a.encoded, b.encoded, c.encoded) == (30, 0, 0)
     counts = manager.take_counts()
     assert (counts.hits, counts.misses, counts.tokens_saved, counts.tokens_encoded) == (2, 1, 60, 30)
-    assert counts.bytes_held == 60
+    assert (counts.bytes_held, counts.requests) == (60, 3)
+    manager.free(a)
+    manager.free(b)
+    assert manager.take_counts().requests == 1
     assert manager.take_counts().bytes_held == 60 and manager.counts.hits == 0
 
 
@@ -130,12 +134,12 @@ def test_a_steps_encoder_work_is_bounded_beside_running_requests(make):
 
 
 def test_a_long_prompt_is_encoded_over_steps(make):
-    """40 tokens: 4 tiles in each of 4 layers, 2.5 tokens each, of which four fit beside running requests."""
+    """40 tokens: a whole layer of them is what a step beside running requests may spend."""
     manager = make(busy=10)
     step(manager, Request("running", 5))
     long, short = Request("long", 40), Request("short", 6)
     works = []
-    for _ in range(3):
+    for _ in range(4):
         admitted, freed, work = step(manager, long, short)
         assert (admitted, freed) == (0, [])
         works.append(work)
@@ -146,20 +150,55 @@ def test_a_long_prompt_is_encoded_over_steps(make):
     admitted, _, work = step(manager, long, short)
     works.append(work)
     assert admitted == 1
-    assert [(w.first_tile, w.num_tiles) for w in works] == [(0, 4), (4, 4), (8, 4), (12, 4)]
-    assert [w.prompt is not None for w in works] == [True, False, False, False]
+    assert [(w.first_row, w.num_rows) for w in works] == [(0, 40), (40, 40), (80, 40), (120, 40), (160, 40)]
+    assert [w.prompt is not None for w in works] == [True, False, False, False, False]
     assert long.encoded == 40
     assert step(manager, short, Request("other", 40))[0] == 2  # held now
 
 
-def test_when_the_others_are_done_the_rest_of_a_pass_is_done_at_once(make):
+def test_a_step_that_has_encoded_a_prompt_does_no_part_besides(make):
+    """Whoever comes before it in the queue, as one that is resumed does: the pass goes on in the next step."""
     manager = make(busy=10)
+    step(manager, Request("running", 5))
+    long = Request("long", 40)
+    assert step(manager, long)[2].num_rows == 40
+    assert step(manager, Request("short", 6), long) == (1, [], None)
+    assert step(manager, long)[2].first_row == 40
+
+
+def test_cross_keys_and_values_have_a_step_of_their_own_where_they_do_not_fit(make):
+    """40 tokens' are a whole step's work, and 5 tokens' are not: of a new prompt and of those that are held."""
+    manager = make(busy=10, cross=0.25)
+    step(manager, Request("running", 5))
+    long = Request("long", 40)
+    assert [step(manager, long)[0] for _ in range(5)] == [0] * 5
+    assert step(manager, long, Request("short", 6)) == (1, [], None)
+    assert step(manager, Request("again", 40), Request("and again", 40))[0] == 1
+    assert step(manager, *(Request(f"short {i}", 5) for i in range(9)))[0] == 8
+
+
+def test_a_done_pass_that_is_not_admitted_goes_with_its_request(make):
+    manager = make(busy=10, cross=0.25)
+    step(manager, Request("running", 5))
+    long = Request("long", 40)
+    assert [step(manager, long)[0] for _ in range(5)] == [0] * 5
+    assert manager.can_allocate(long, 0, 0, 0)
+    manager.free(long)  # no pages for it
+    assert manager.get_manager_metadata() is None
+    long.finished = True
+    manager.free(long)
+    assert step(manager) == (0, [], EncoderWork(None))
+    assert step(manager, Request("long", 40))[2].first_row == 0
+
+
+def test_when_the_others_are_done_the_rest_of_a_pass_is_done_at_once(make):
+    manager = make(busy=10, step=40, cross=0.25)
     running, long = Request("running", 5), Request("long", 40)
     step(manager, running)
     step(manager, long)
     manager.free(running)
     admitted, _, work = step(manager, long)
-    assert (admitted, work.first_tile, work.num_tiles) == (1, 4, 12)
+    assert (admitted, work.first_row, work.num_rows) == (1, 40, 160)
 
 
 def test_an_aborted_requests_pass_is_forgotten(make):
@@ -180,8 +219,8 @@ def test_one_pass_at_a_time(make):
     step(manager, Request("running", 5))
     first, second = Request("first", 40), Request("second", 41)
     assert step(manager, first)[2].key == "40"
-    assert step(manager, second)[2] == EncoderWork("41", second.mm_features[0].data["text"].data, TILE, 0, 4)
-    assert step(manager, first)[2].first_tile == 0
+    assert step(manager, second)[2] == EncoderWork("41", second.mm_features[0].data["text"].data, 0, 41 + 21)
+    assert step(manager, first)[2].first_row == 0
 
 
 def test_after_a_reset_all_is_encoded_anew(make):
@@ -191,22 +230,71 @@ def test_after_a_reset_all_is_encoded_anew(make):
     manager.reset()
     assert manager.counts.bytes_held == 0
     _, _, work = step(manager, Request("long", 40))
-    assert work.first_tile == 0
+    assert work.first_row == 0
     assert step(manager, Request("a", 5))[0] == 1
     assert manager.counts.misses == 2
 
 
-def test_costs_grow_with_the_prompt_in_full_layers_only():
-    """At 1B and 8192 tokens the attention of a full layer multiplies 0.62 times as often as its weights do."""
-    config = SimpleNamespace(
-        hidden_size=1152, head_dim=256, num_attention_heads=4, num_key_value_heads=1, intermediate_size=6912,
-        layer_types=["sliding_attention", "full_attention"],
-    )  # fmt: skip
-    assert [TileCosts(config, tokens).tile_tokens for tokens in (1, 1000, 10_000)] == [64, 500, 2048]
-    costs = TileCosts(config, 10_000)
-    assert costs.num_tiles(8192) == 8
-    assert costs.cost(8192, 0) == 1024
-    assert costs.cost(8192, 4) == pytest.approx(1024 * 1.6256, rel=1e-3)
-    assert costs.cost(2049, 1) == pytest.approx(0.5)
-    assert [costs.fit(8192, first, 2100) for first in (0, 3, 4, 7)] == [2, 1, 1, 1]
-    assert costs.fit(8192, 0, 1) == 1
+class Pages:
+    """Who took over whose pages."""
+
+    def __init__(self):
+        self.taken = {}
+
+    def share(self, holder, taker):
+        self.taken[taker] = holder
+
+    def give_back(self, taker):
+        del self.taken[taker]
+
+
+def test_pages_are_shared_with_who_runs(make):
+    """In the step that writes them and later; by whoever is left of the holders; counted as a hit once admitted."""
+    manager, pages = make(), Pages()
+    a, b, c, d, e = (Request(name, 30) for name in "abcde")
+    assert not manager.share_pages(a, pages)
+    assert step(manager, a)[0] == 1
+    assert not manager.share_pages(Request("other", 31), pages)
+    assert manager.share_pages(b, pages) and manager.share_pages(c, pages)
+    manager.free(c)  # no pages of its own decoder for it
+    assert manager.counts.hits == 0
+    step(manager)
+    assert pages.taken == {"b": "a"}
+    assert (manager.counts.hits, manager.counts.tokens_saved, b.encoded) == (1, 30, 0)
+    manager.free(a)
+    assert manager.share_pages(d, pages) and pages.taken["d"] == "b"
+    step(manager)
+    manager.free(b)
+    manager.free(d)
+    assert pages.taken == {"b": "a", "d": "b"}  # vLLM gives back what a running request holds
+    assert not manager.share_pages(e, pages)
+    assert manager.take_counts().requests == 0
+
+
+def test_pages_are_shared_whether_or_not_states_are_held(make):
+    manager, pages = make(20), Pages()
+    step(manager, Request("a", 30))
+    assert manager.share_pages(Request("b", 30), pages)
+    assert step(manager) == (0, ["30"], None)
+
+
+def test_samples_that_share_pages_say_what_was_encoded_for_their_request(make):
+    manager, pages = make(), Pages()
+    step(manager, Request("0_parent", 30))
+    sample, other = Request("1_parent", 30), Request("other", 30)
+    assert manager.share_pages(sample, pages) and manager.share_pages(other, pages)
+    step(manager)
+    assert (sample.encoded, other.encoded) == (30, 0)
+
+
+def test_nothing_is_shared_without_a_cache_nor_after_a_reset(make):
+    """0 bytes say that nobody may notice an equal prompt; of new weights other keys and values come."""
+    for cache_tokens, reset in ((0, False), (100, True)):
+        manager, pages = make(cache_tokens), Pages()
+        a = Request("a", 30)
+        step(manager, a)
+        if reset:
+            manager.reset()
+        assert not manager.share_pages(Request("b", 30), pages)
+        manager.free(a)
+        assert manager.take_counts().requests == 0

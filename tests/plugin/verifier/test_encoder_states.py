@@ -10,16 +10,21 @@ from plugin.verifier.encoder_work import EncoderWork
 
 
 class Pass:
-    """Three tiles; its states are the ids."""
+    """Three rows; its states are the ids."""
 
-    num_tiles, tiles_done = 3, 0
+    num_rows, rows_done = 3, 0
 
-    def __init__(self, ids, tile_tokens):
-        assert tile_tokens == 7
-        self.states = ids[:, None].float()
+    def __init__(self, ids):
+        self.ids = ids
 
-    def advance(self, num_tiles):
-        self.tiles_done += num_tiles
+    @property
+    def states(self):
+        if self.rows_done < self.num_rows:
+            raise RuntimeError("not done")
+        return self.ids[:, None].float()
+
+    def advance(self, num_rows):
+        self.rows_done += num_rows
 
 
 @pytest.fixture
@@ -61,26 +66,39 @@ def test_without_a_cache_nothing_is_held(made):
 
 
 @pytest.mark.parametrize("which", ["keeping", "passing"])
-def test_a_pass_in_parts_leaves_its_states(made, which):
+def test_a_pass_in_parts_leaves_its_states_to_who_asks_for_them(made, which):
     states = getattr(made, which)
-    states.advance(EncoderWork("a", A[1], 7, 0, 2))
+    states.advance(EncoderWork("a", A[1], 0, 2))
     states.advance(None)
+    states.advance(EncoderWork("a", None, 2, 1))
+    states.advance(None)  # done, and not admitted yet
     assert states.held == {}
-    states.advance(EncoderWork("a", None, 7, 2, 1))
-    assert ids_of(states.of([A])) == [[3, 4, 5]]
-    assert made.calls == []
+    assert ids_of(states.of([B, A])) == [[4, 5, 6, 7], [3, 4, 5]]
+    assert made.calls == [[4]]
+    assert ids_of(states.of([A])) == [[3, 4, 5]]  # until the scheduler frees them
+    assert made.calls == [[4]]
 
 
-def test_a_pass_that_nobody_waits_for_goes(made):
-    made.keeping.advance(EncoderWork("a", A[1], 7, 0, 2))
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_pass_that_nobody_waits_for_goes(made, rows):
+    made.keeping.advance(EncoderWork("a", A[1], 0, rows))
     made.keeping.advance(EncoderWork(None))
-    with pytest.raises(RuntimeError, match="no encoder pass at tile 2 of prompt a"):
-        made.keeping.advance(EncoderWork("a", None, 7, 2, 1))
+    with pytest.raises(RuntimeError, match="no encoder pass at row 2 of prompt a"):
+        made.keeping.advance(EncoderWork("a", None, 2, 1))
+    assert made.keeping.held == {}
+    made.keeping.of([A])
+    assert made.calls == [[3]]
 
 
 def test_parts_out_of_order_are_refused(made):
-    made.keeping.advance(EncoderWork("a", A[1], 7, 0, 1))
-    with pytest.raises(RuntimeError, match="tile 2"):
-        made.keeping.advance(EncoderWork("a", None, 7, 2, 1))
+    made.keeping.advance(EncoderWork("a", A[1], 0, 1))
+    with pytest.raises(RuntimeError, match="row 2"):
+        made.keeping.advance(EncoderWork("a", None, 2, 1))
     with pytest.raises(RuntimeError, match="prompt b"):
-        made.keeping.advance(EncoderWork("b", None, 7, 1, 1))
+        made.keeping.advance(EncoderWork("b", None, 1, 1))
+
+
+def test_a_pass_that_is_not_done_is_no_answer(made):
+    made.keeping.advance(EncoderWork("a", A[1], 0, 2))
+    with pytest.raises(RuntimeError, match="not done"):
+        made.keeping.of([A])

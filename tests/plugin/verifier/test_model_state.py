@@ -1,5 +1,6 @@
 """The V2 runner's state on fakes: encoder lengths by slot, admitted prompts in batch order, cross pages."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.attention.cross_write import naive_cross_write
-from plugin.verifier import cross_kv
+from plugin.verifier import cross_kv, model_state
 from plugin.verifier.cross_kv import CrossKV
 from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
@@ -37,7 +38,7 @@ def state(monkeypatch):
     made.encoder_seq_lens_gpu = torch.full((4,), 77, dtype=torch.int32)
     made.encoder_cache = SimpleNamespace(mm_features={})
     made._encoder_lens = buffer_utils.UvaBackedTensor(4, dtype=torch.int32)
-    made._gathered, made._graphs_need_metadata = None, False
+    made._gathered, made._graphs_need_metadata, made._pass_graphs = None, False, None
     return made
 
 
@@ -129,7 +130,7 @@ def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
     for req_id, length in {"running": 4, "new": 3, "resumed": 6}.items():
         state.encoder_cache.mm_features[req_id] = [feature(length)]
     state.encoder_runner = SimpleNamespace(
-        cudagraph_manager=None, timed_encoder_operation=lambda _: __import__("contextlib").nullcontext()
+        cudagraph_manager=None, timed_encoder_operation=lambda _: nullcontext()
     )
     state.model = SimpleNamespace(embed_multimodal=lambda text: [p[:, None].float() for p in text])
     state.encoder_states = EncoderStates({}, state._encode, None, keep=False)
@@ -140,6 +141,34 @@ def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
     states, got_lengths, rows, table = written["call"]
     assert (got_lengths, rows, table) == ([6, 3], [1, 2], "cross table")
     assert states.flatten().tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+
+
+def test_passes_are_captured_once_more_after_the_memory_was_measured(state, monkeypatch):
+    """And a prompt that no captured size holds has a pass of its own."""
+    made = []
+
+    class Graphs:
+        def __init__(self, encoder, sizes, dtype):
+            made.append((encoder, sizes, dtype))
+            assert state._pass_graphs is None  # its memory is free by now
+
+        def capture(self):
+            pass
+
+        def begin(self, prompt):
+            return "captured" if len(prompt) < 9 else None
+
+    monkeypatch.setattr(model_state, "PassGraphs", Graphs)
+    monkeypatch.setattr(model_state, "graph_capture", lambda device: nullcontext())
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    state.model = SimpleNamespace(encoder="the encoder", begin_encoder_pass=lambda prompt: "its own")
+    state.vllm_config, state.dtype, state.device = None, torch.bfloat16, None
+    for sizes in ([], [256, 512], [256, 512]):
+        monkeypatch.setattr(model_state, "pass_graph_sizes", lambda config, sizes=sizes: sizes)
+        state.capture_inner_cudagraphs(None, None, None, None)
+        assert state._begin(torch.arange(9)) == "its own"
+        assert state._begin(torch.arange(8)) == ("captured" if sizes else "its own")
+    assert made == [("the encoder", [256, 512], torch.bfloat16)] * 2
 
 
 def test_a_step_that_admits_nobody_does_nothing(state):

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from vllm.exceptions import VLLMValidationError
 from vllm.renderers import TokenizeParams
@@ -22,12 +23,10 @@ def renderer(model_type="t5gemma2", budget=8, vocab=100):
 
 def test_the_ids_become_the_text_item():
     prompt = {"encoder_prompt": {"prompt_token_ids": [2, 5, 6], "prompt": "x"}, "decoder_prompt": None}
-    got = renderer()._with_encoder_item(prompt)
-    assert got["encoder_prompt"] == {
-        "prompt_token_ids": [2, 5, 6],
-        "prompt": "x",
-        "multi_modal_data": {"text": [[2, 5, 6]]},
-    }
+    got = renderer()._with_encoder_item(prompt)["encoder_prompt"]
+    (item,) = got.pop("multi_modal_data")["text"]
+    assert got == prompt["encoder_prompt"]
+    assert (item.dtype, item.tolist()) == (np.int64, [2, 5, 6])
     assert "multi_modal_data" not in prompt["encoder_prompt"]
 
 
@@ -45,6 +44,8 @@ def test_another_models_prompt_is_passed_on_as_it_is():
         ([2] * 9, "9 tokens, more than the 8"),
         ([2, 100], "Token id 100 is out of vocabulary"),
         ([-1], "Token id -1 is out of vocabulary"),
+        ([2, 1 << 70], f"Token id {1 << 70} is out of vocabulary"),
+        ([-(1 << 70), 1 << 70], f"Token id -{1 << 70} is out of vocabulary"),
     ],
 )
 def test_what_cannot_be_encoded_is_refused(ids, message):
@@ -57,7 +58,28 @@ def test_c08_a_prompt_that_fills_the_budget_is_served():
     got = renderer()._with_encoder_item(
         {"encoder_prompt": {"prompt_token_ids": [2] * 8}, "decoder_prompt": None}
     )
-    assert got["encoder_prompt"]["multi_modal_data"]["text"] == [[2] * 8]
+    assert got["encoder_prompt"]["multi_modal_data"]["text"][0].tolist() == [2] * 8
+
+
+def test_a_long_prompts_list_is_read_once():
+    """Readings of 8192 ids one by one are what an admission costs the server's event loop."""
+    readings = 0
+
+    class Ids(list):
+        def __iter__(self):
+            nonlocal readings
+            readings += 1
+            return super().__iter__()
+
+    renderer(budget=10_000)._with_encoder_item(
+        {"encoder_prompt": {"prompt_token_ids": Ids([2] * 8192)}, "decoder_prompt": None}
+    )
+    assert readings <= 1
+    with pytest.raises(VLLMValidationError):
+        renderer()._with_encoder_item(
+            {"encoder_prompt": {"prompt_token_ids": Ids([1 << 70])}, "decoder_prompt": None}
+        )
+    assert readings > 1  # the control: min and max go through it
 
 
 def test_tokenising_is_bounded_by_the_encoder_and_not_by_the_output():

@@ -52,3 +52,47 @@ def test_gpu_vllms_rejection_gives_the_same(synthetic):
         assert torch.equal(num_rejected, (counts - num_sampled).int())
         known = torch.arange(1 + K, device="cuda")[None] < num_sampled[:, None]
         assert torch.equal(sampled[known], want[known])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_gpu_a_captured_graph_chooses_for_other_batches(synthetic):
+    """One graph for up to six requests, replayed for each case's: the same as without a graph, and nobody's tokens for
+    the padding, whose slot is -1."""
+    from plugin.verifier.triton_greedy import greedy
+
+    names = ("one request", "fewer drafts, and none", "padding behind")
+    rows, most, size = 32, 6, 512
+    logits = torch.zeros(rows, size, device="cuda")
+    bounds = torch.zeros(most + 1, dtype=torch.int32, device="cuda")
+    tokens, positions = torch.zeros(rows, dtype=torch.int32, device="cuda"), torch.arange(rows, device="cuda")
+    slots, seeds = torch.full((most,), -1, device="cuda"), torch.arange(most, device="cuda") * 977 - 3
+    rates = torch.tensor([0.8, 0.6, 0.5], device="cuda")
+    out = (
+        torch.zeros(most, 1 + K, dtype=torch.int64, device="cuda"),
+        torch.zeros(most, dtype=torch.int32, device="cuda"),
+        torch.zeros(most, dtype=torch.int32, device="cuda"),
+    )
+    given = (rates, positions, slots, seeds) if synthetic else None
+    greedy(logits, bounds, tokens, 1 + K, given, out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        greedy(logits, bounds, tokens, 1 + K, given, out)
+    for name in names:
+        own, ends, drafts = made(name, "cuda", torch.float32)
+        count = sum(d >= 0 for d in CASES[name][0])
+        logits.fill_(float("nan"))[: len(own)] = torch.nn.functional.pad(
+            own, (0, size - own.shape[1]), value=-1e9
+        )
+        bounds[: count + 1], bounds[count + 1 :] = ends[: count + 1], ends[count]
+        tokens[: len(own)] = drafts[: len(own)]
+        slots.fill_(-1)[:count] = torch.arange(count, device="cuda").flip(0)
+        graph.replay()
+        want = greedy(
+            logits[: len(own)], ends[: count + 1], drafts, 1 + K,
+            (rates, positions, slots[:count], seeds) if synthetic else None,
+        )  # fmt: skip
+        known = torch.arange(1 + K, device="cuda")[None] < want[1][:, None]
+        assert torch.equal(out[0][:count][known], want[0][known])
+        for one, other in zip(out[1:], want[1:], strict=True):
+            assert one.tolist() == [*other.tolist(), *[0] * (most - count)]

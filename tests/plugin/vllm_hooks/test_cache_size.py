@@ -74,6 +74,13 @@ def test_a_size_that_is_given_is_taken():
     assert blocks(config(kv_cache_memory_bytes=9999 * 31 * BYTES), 9999 * 31 * BYTES) == 9999
 
 
+def test_one_block_is_one_block():
+    """vLLM 0.33 asks for a single block first, and takes its size for that of every block."""
+    vllm_config = config()
+    vllm_config.ec_manager_config.manager_config = {"cache_bytes": 1 << 30}
+    assert blocks(vllm_config, 31 * BYTES) == 1
+
+
 def test_other_models_are_left_alone():
     one = [KVCacheGroupSpec(["a", "b"], FullAttentionSpec(**SHAPE))]
     plugin.register()

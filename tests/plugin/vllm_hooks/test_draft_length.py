@@ -18,6 +18,7 @@ from plugin.drafts.families import FAMILIES
 from plugin.vllm_hooks import draft_length
 from plugin.vllm_hooks.draft_length import FIRST_LENGTH, set_draft_length
 from plugin.vllm_hooks.hook import HookError
+from plugin.vllm_hooks.step_stats import clock_of
 
 
 @pytest.fixture(autouse=True)
@@ -67,18 +68,20 @@ def test_drafts_are_no_more_than_were_asked_for():
     scheduler = SimpleNamespace(
         is_encoder_decoder=True,
         dynamic_sd_lookup=[2, 2],
+        num_spec_tokens=7,
         requests={"a": SimpleNamespace(is_finished=lambda: False, is_prefill_chunk=False)},
         structured_output_manager=SimpleNamespace(
-            validate_tokens=lambda request, tokens: taken.setdefault("a", tokens)
+            validate_tokens=lambda request, tokens: taken.setdefault("a", tokens)[:1]
         ),
     )
     Scheduler.update_draft_token_ids(scheduler, DraftTokenIds(["a"], [[0, 0, 0, 0]]))
     assert taken == {"a": [0, 0]}
+    assert clock_of(scheduler).cut == {"a": 2}  # of which the grammar left one
 
 
-def speculative(given):
+def speculative(given, **flags):
     """The engine arguments that have it, and what vLLM makes of it."""
-    arguments = EngineArgs(model=str(DEMO / "verifier"), speculative_config=given)
+    arguments = EngineArgs(model=str(DEMO / "verifier"), speculative_config=given, **flags)
     return arguments, arguments.create_speculative_config(arguments.create_model_config(), ParallelConfig())
 
 
@@ -102,3 +105,20 @@ def test_a_short_block_is_vllms_own_way():
     _, created = speculative(given)
     assert created.num_speculative_tokens == getattr(created, FIRST_LENGTH) == 3
     assert given["short_block"] is True
+
+
+def test_flags_of_their_own_are_read_like_the_config():
+    """`vllm serve VERIFIER --spec-model DRAFT --spec-tokens 3` drafts the whole block, too."""
+    flags = {"spec_model": str(DEMO / "dflare"), "spec_method": "dflare", "spec_tokens": 3}
+    arguments, created = speculative(None, **flags)
+    assert (created.method, created.num_speculative_tokens, getattr(created, FIRST_LENGTH)) == (
+        "dflash",
+        7,
+        3,
+    )
+    assert {flag: getattr(arguments, flag) for flag in flags} == flags
+    assert arguments.speculative_config is None
+    _, mixed = speculative({"model": flags["spec_model"]}, spec_tokens=3)
+    assert (mixed.num_speculative_tokens, getattr(mixed, FIRST_LENGTH)) == (7, 3)
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        speculative({"model": flags["spec_model"], "num_speculative_tokens": 2}, spec_tokens=3)

@@ -10,33 +10,7 @@ import torch
 from plugin.vllm_hooks import quick_launch
 from plugin.vllm_hooks.hook import HookError
 from plugin.vllm_hooks.quick_launch import MODULES, QuickKernel, put_quick_kernels, quick_launches
-
-
-class Kernel:
-    """A `triton.jit` function `(p_in, p_out, count, scale, WIDTH, FLAG=False)` that tells what is launched how."""
-
-    def __init__(self):
-        self.told = []
-        self.params = [
-            SimpleNamespace(name=name, is_constexpr=name.isupper(), default=False)
-            for name in ("p_in", "p_out", "count", "scale", "WIDTH", "FLAG")
-        ]
-
-    def __getitem__(self, grid):
-        def compile_and_launch(*args, **options):
-            number = sum(one[0] == "triton" for one in self.told)
-            self.told.append(("triton", grid, args, options))
-            return Compiled(self.told, number)
-
-        return compile_and_launch
-
-
-class Compiled:
-    def __init__(self, told, number):
-        self.told, self.number = told, number
-
-    def __getitem__(self, grid):
-        return lambda *args: self.told.append((self.number, grid, args))
+from tests.plugin.vllm_hooks.triton_fakes import ARGS, WIDE, Kernel, launched
 
 
 @pytest.fixture
@@ -44,34 +18,28 @@ def quick():
     return QuickKernel(Kernel())
 
 
-def launched(quick, *args, grid=(3,), **options):
-    quick[grid](*args, **options)
-    return quick.kernel.told[-1]
-
-
-WIDE = torch.zeros(64)
-ARGS = (WIDE, WIDE[16:], 48, 0.5)
-
-
 def test_a_launch_of_the_same_kind_goes_to_the_compiled_program_with_all_arguments_in_order(quick):
     assert launched(quick, *ARGS, WIDTH=8, num_warps=2)[0] == "triton"
-    other = (torch.zeros(4), None or WIDE[32:], 160, 0.25)
+    other = (torch.zeros(4), WIDE[32:], 48, 0.5)
     number, grid, args = launched(quick, *other, WIDTH=8, num_warps=2, grid=(5, 2))
     assert (number, grid) == (0, (5, 2, 1))
-    assert [type(arg) for arg in args[:2]] == [torch.Tensor] * 2
-    assert args[0] is other[0]
-    assert args[2:] == (160, 0.25, 8, False)
+    assert all(arg is one for arg, one in zip(args, other, strict=False))
+    assert args[4:] == (8, False)
 
 
 @pytest.mark.parametrize(
     ("args", "options"),
     [
         ((WIDE[1:], *ARGS[1:]), {}),  # an address that 16 does not divide
+        ((WIDE, WIDE[1:], *ARGS[2:]), {}),
         ((WIDE.double(), *ARGS[1:]), {}),
-        ((None, *ARGS[1:]), {}),
         ((*ARGS[:2], 47, 0.5), {}),
         ((*ARGS[:2], 1, 0.5), {}),
         ((*ARGS[:2], 1 << 40, 0.5), {}),
+        ((*ARGS[:2], 48.0, 0.5), {}),
+        ((*ARGS[:2], None, 0.5), {}),
+        ((None, *ARGS[1:]), {}),
+        ((*ARGS[:2], WIDE, 0.5), {}),
         (ARGS, {"WIDTH": 16}),
         (ARGS, {"FLAG": True}),
         (ARGS, {"num_warps": 4}),
@@ -86,10 +54,51 @@ def test_what_triton_compiles_anew_is_compiled_anew_and_then_known(quick, args, 
     assert launched(quick, *ARGS, WIDTH=8, num_warps=2)[0] == 0
 
 
-@pytest.mark.parametrize("args", [(*ARGS[:2], True, 0.5), (*ARGS[:2], "48", 0.5), ARGS[:3]])
-def test_arguments_of_other_kinds_are_tritons_own_business(quick, args):
+def test_two_addresses_apart_from_16_are_not_taken_for_one_another(quick):
+    for args in ((WIDE[1:], WIDE), (WIDE, WIDE[1:]), (WIDE[1:], WIDE[1:])):
+        assert launched(quick, *args, *ARGS[2:], WIDTH=8)[0] == "triton"
+    assert [
+        launched(quick, a, b, *ARGS[2:], WIDTH=8)[0] for a, b in [(WIDE[3:], WIDE), (WIDE, WIDE[2:])]
+    ] == [0, 1]
+
+
+def test_arguments_by_name_are_tritons_own_business(quick):
+    names = dict(zip(("p_in", "p_out", "count", "scale"), ARGS, strict=True))
     for _ in range(2):
-        assert launched(quick, *args, WIDTH=8)[0] == "triton"
+        assert launched(quick, **names, WIDTH=8)[0] == "triton"
+    assert not quick._kinds
+
+
+def test_a_truth_value_is_not_taken_for_one(quick):
+    for count in (1, True, 1.0):
+        assert launched(quick, *ARGS[:2], count, 0.5, WIDTH=8)[0] == "triton"
+    assert [launched(quick, *ARGS[:2], count, 0.5, WIDTH=8)[0] for count in (True, 1.0, 1)] == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        ((*ARGS[:2], "48", 0.5), {"WIDTH": 8}),
+        ((*ARGS[:2], [48], 0.5), {"WIDTH": 8}),
+        ((*ARGS, [8]), {}),
+        (ARGS, {"WIDTH": [8]}),
+        (ARGS[:3], {"WIDTH": 8}),
+    ],
+    ids=["text", "a list", "a constant", "a constant's name", "too few"],
+)
+def test_arguments_of_other_kinds_are_tritons_own_business(quick, args, options):
+    launched(quick, *ARGS, WIDTH=8)
+    for _ in range(2):
+        assert launched(quick, *args, **options)[0] == "triton"
+    assert launched(quick, *ARGS, WIDTH=8)[0] == 0
+
+
+def test_no_more_launches_are_known_than_there_may_be(quick, monkeypatch):
+    monkeypatch.setattr(quick_launch, "MOST", 2)
+    for count in (3, 4, 5):
+        launched(quick, *ARGS[:2], count, 0.5, WIDTH=8)
+    assert [len(kind.compiled) for kind in quick._kinds.values()] == [1]
+    assert launched(quick, *ARGS[:2], 5, 0.5, WIDTH=8)[0] == 2
 
 
 def test_every_module_launches_programs_and_has_them_replaced_once(monkeypatch):
@@ -135,7 +144,7 @@ def test_gpu_launches_do_what_tritons_do():
     from vllm.v1.worker.gpu import input_batch
 
     kernel = input_batch._prepare_pos_seq_lens_kernel
-    quick = kernel if isinstance(kernel, QuickKernel) else QuickKernel(kernel)
+    quick = QuickKernel(getattr(kernel, "kernel", kernel))
     for offset in (0, 1, 0, 2):
         for rows in (16, 7, 1):
             slots = torch.arange(rows + offset, device="cuda")[offset:] - offset
@@ -150,3 +159,4 @@ def test_gpu_launches_do_what_tritons_do():
             want = (computed[:, None] + torch.arange(3, device="cuda")).flatten().long()
             assert torch.equal(positions, want)
             assert lengths.tolist() == [*(computed + 3).tolist(), 0, 0]
+    assert all(launch for kind in quick._kinds.values() for _, _, launch in kind.compiled.values())

@@ -12,13 +12,19 @@ import pytest
 
 import plugin
 from plugin.vllm_hooks import (
+    adaptive_verification,
+    cross_pages,
     draft_length,
+    executor,
     quick_launch,
     step_stats,
+    structured_output,
     v1_runner,
     v2_batches,
+    v2_outputs,
     v2_runner,
     v2_sampling,
+    v2_steps,
 )
 
 OWN_SIGNATURES = {"__init__", "forward"}
@@ -72,7 +78,7 @@ def mismatch(owner: type, name: str) -> str | None:
         return None
     expected = [p.name for p in stock if p.kind is not inspect.Parameter.VAR_KEYWORD]
     found = [p.name for p in ours if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    extra = ours[len(stock) :]
+    extra = [p for p in ours[len(stock) :] if p.kind is not inspect.Parameter.VAR_KEYWORD]
     if found[: len(expected)] != expected or any(p.default is inspect.Parameter.empty for p in extra):
         return f"{owner.__name__}.{name} takes {found}, vLLM's takes {expected}"
     return None
@@ -83,8 +89,9 @@ def test_overrides_take_what_vllm_gives():
     assert {owner.__name__ for owner, _ in overrides} >= {
         "T5Gemma2ModelState",
         "DecodeGraphManager",
+        "SampledGraphs",
         "EncoderGraphs",
-        "BlockSpeculator",
+        "OneGraphSpeculator",
         "MarkovSpeculator",
         "BlockProposer",
         "SelfCache",
@@ -103,21 +110,33 @@ def test_control_a_moved_parameter_is_seen(monkeypatch):
 @pytest.mark.parametrize(
     "install",
     [
+        cross_pages.encoder_inputs_before_the_first_token,
         draft_length.utility,
         draft_length.schedule_from_the_start,
         draft_length.no_more_drafts_than_asked_for,
         step_stats.steps_beside_vllms_statistics,
+        executor.steps_without_a_future_of_their_own,
+        structured_output.compact_json_by_request,
         v1_runner.encoder_outputs_in_batch_order,
+        v1_runner.encoder_passes_in_parts,
+        v1_runner.cross_slots_of_who_writes,
         v1_runner.block_proposer,
         v1_runner.no_constraints_on_no_tokens,
         v1_runner.expand_temperatures_on_cpu,
         v2_runner.block_speculators,
+        v2_runner.taps_where_the_draft_reads_them,
+        v2_runner.encoder_passes_in_parts,
         v2_runner.compiled_decoder_beside_encoder_inputs,
         v2_runner.first_token_as_decode,
         v2_runner.mixed_decode_graphs,
         v2_batches.parameters_of_new_requests_only,
         v2_batches.tensors_of_an_unchanged_batch,
+        v2_steps.steps_like_the_last,
+        v2_sampling.graphs_that_sample,
         v2_sampling.greedy_steps,
+        v2_outputs.tokens_in_one_copy,
+        v2_outputs.drafts_that_stay_on_the_device,
+        adaptive_verification.verified_drafts_from_the_device,
         quick_launch.quick_launches,
     ],
     ids=lambda install: install.__name__,

@@ -1,4 +1,4 @@
-"""What running requests get of the scheduler: the blocks that vLLM would have given, and nothing of the encoder's."""
+"""What running requests get of the scheduler: the blocks that vLLM would have given."""
 
 import random
 from types import SimpleNamespace
@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.sched import scheduler as scheduler_module
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
     CrossAttentionSpec,
     FullAttentionSpec,
@@ -98,25 +96,3 @@ def test_requests_get_what_vllm_gives_them(blocks, lookahead):
 def test_other_caches_stay_with_vllm(made):
     assert slots._growing(made()) == ()
     assert len(slots._growing(manager(50))) == 2
-
-
-@pytest.mark.parametrize(
-    ("encoder", "computed", "asks"), [(True, 0, True), (True, 5, False), (False, 5, True)]
-)
-def test_running_requests_have_no_encoder_inputs_left(monkeypatch, encoder, computed, asks):
-    """And what vLLM finds out about them is the same."""
-    slots.no_encoder_inputs_behind_the_first_token()
-    scheduler = SimpleNamespace(is_encoder_decoder=encoder)
-    position = SimpleNamespace(offset=0, length=9, get_num_embeds=lambda: 9)
-    features = [SimpleNamespace(mm_position=position, identifier="x")]
-    running = SimpleNamespace(has_encoder_inputs=True, mm_features=features)
-    ours = Scheduler._try_schedule_encoder_inputs
-    looked = []
-    monkeypatch.setattr(
-        scheduler_module, "get_mm_features_in_window", lambda *_, **__: looked.append(1) or (0, 0)
-    )
-    assert ours(scheduler, running, computed, 4, 100) == ([], 4, 100, [], [])
-    assert bool(looked) is asks
-    monkeypatch.undo()
-    if not asks:
-        assert ours.__wrapped__(scheduler, running, computed, 4, 100) == ([], 4, 100, [], [])

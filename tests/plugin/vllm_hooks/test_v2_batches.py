@@ -1,7 +1,7 @@
 """A batch like the last one takes its tensors: every field equals what vLLM would have made anew."""
 
 import sys
-from dataclasses import fields
+from inspect import unwrap
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -10,56 +10,26 @@ import torch
 from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu import model_runner
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
-from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
+from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_runner import BatchReqState, GPUModelRunner
 
+from plugin.verifier import triton_step
 from plugin.vllm_hooks import v2_batches
-
-K, SLOTS, TOKENS = 3, 6, 40
-
-
-def positions_and_lengths(idx_mapping, query_start_loc, computed, positions, seq_lens):
-    """vLLM's kernel of this name, request by request."""
-    seq_lens[len(idx_mapping) :] = 0
-    for row, slot in enumerate(idx_mapping.tolist()):
-        begin, end = query_start_loc[row : row + 2].tolist()
-        positions[begin:end] = computed[slot] + torch.arange(end - begin)
-        seq_lens[row] = computed[slot] + end - begin
-
-
-def sampled_and_drafts(
-    input_ids,
-    idx_mapping,
-    sampled,
-    query_start_loc,
-    seq_lens,
-    prefill_len,
-    drafts,
-    cu_logits,
-    num_logits,
-    _=1,
-):
-    """vLLM's kernel of this name, request by request; here nobody prefills."""
-    indices = torch.empty(num_logits, dtype=torch.int64)
-    for row, slot in enumerate(idx_mapping.tolist()):
-        begin, end = cu_logits[row : row + 2].tolist()
-        count, last = end - begin, int(query_start_loc[row + 1])
-        indices[begin:end] = torch.arange(last - count, last)
-        input_ids[last - count] = sampled[slot]
-        input_ids[last - count + 1 : last] = drafts[slot, : count - 1]
-    return indices
-
-
-def expanded(idx_mapping, total, cu_logits, _):
-    counts = (cu_logits[1:] - cu_logits[:-1]).long()
-    local = torch.cat([torch.arange(int(count), dtype=torch.int32) for count in counts])
-    return idx_mapping.repeat_interleave(counts, output_size=total), local
+from tests.plugin.vllm_hooks.v2_fakes import (
+    SLOTS,
+    K,
+    runner,
+    same_batch,
+    same_buffers,
+    without_kernels,
+)
 
 
 @pytest.fixture
 def sent(monkeypatch):
-    """What is copied to the device, in kernels' place plain loops."""
+    """What is copied to the device."""
     found = []
+    without_kernels(monkeypatch)
     stock = model_runner.async_tensor_h2d
 
     def counted(data, **kwargs):
@@ -67,29 +37,21 @@ def sent(monkeypatch):
         return stock(data, **kwargs)
 
     monkeypatch.setattr(model_runner, "async_tensor_h2d", counted)
-    monkeypatch.setattr(model_runner, "prepare_pos_seq_lens", positions_and_lengths)
-    monkeypatch.setattr(model_runner, "combine_sampled_and_draft_tokens", sampled_and_drafts)
-    monkeypatch.setattr(model_runner, "expand_idx_mapping", expanded)
-    monkeypatch.setattr(model_runner, "prepare_prefill_inputs", lambda *_: None)
     v2_batches.tensors_of_an_unchanged_batch()
     return found
 
 
-def runner(ours=True):
-    """What `prepare_inputs` reads of a runner."""
-    held = {"num_new_sampled_tokens_per_step": 1} | ({"cross_kv_before_decoder": True} if ours else {})
-    return SimpleNamespace(
-        input_buffers=InputBuffers(SLOTS, TOKENS, torch.device("cpu")), device=torch.device("cpu"),
-        max_num_reqs=SLOTS, decode_query_len=1 + K, model_state=SimpleNamespace(**held), fast_prefill=None,
-        adaptive_verification=None, pcp_manager=None, model_config=SimpleNamespace(rswa_window=None),
-        req_states=SimpleNamespace(
-            num_computed_tokens=SimpleNamespace(gpu=torch.zeros(SLOTS, dtype=torch.int32)),
-            num_computed_tokens_np=np.zeros(SLOTS, np.int32), last_sampled_tokens=torch.zeros(SLOTS, 1),
-            prefill_len=SimpleNamespace(gpu=torch.ones(SLOTS, dtype=torch.int32)),
-            draft_tokens=torch.zeros(SLOTS, K, dtype=torch.int64), next_prefill_tokens=None,
-            all_token_ids=SimpleNamespace(gpu=None),
-        ),
-    )  # fmt: skip
+def started(**kinds):
+    """A runner whose request slots are all taken, by requests that computed nothing and were admitted with a token."""
+    made = runner(**kinds)
+    torch.manual_seed(1)
+    made.req_states.prefill_len.np[:] = 1
+    made.req_states.prefill_len.copy_to_uva()
+    for group, table in enumerate(made.block_tables.block_tables):
+        table.gpu.random_(1, 999)
+        made.block_tables.num_blocks.np[group] = 2
+    made.block_tables.num_blocks.copy_to_uva()
+    return made
 
 
 def step(slots, drafts, step_number, has_prefill=False, graph=None):
@@ -119,25 +81,24 @@ def step(slots, drafts, step_number, has_prefill=False, graph=None):
     return scheduled, state, desc, 0
 
 
+def prepare(made, args):
+    batch = GPUModelRunner.prepare_inputs(made, *args)
+    return batch, GPUModelRunner.prepare_attn(made, batch)
+
+
 def advance(runners, generator):
-    """What the device and the scheduler do between two steps."""
-    taken = torch.randint(1, 1 + K, (SLOTS,), generator=generator, dtype=torch.int32)
+    """What the device and the scheduler do between two steps: requests grow, and so do two of their block tables."""
+    taken = torch.randint(1, 2 + K, (SLOTS,), generator=generator, dtype=torch.int32)
     ids = torch.randint(5, 99, (SLOTS, 1 + K), generator=generator)
     for each in runners:
-        states = each.req_states
+        states, tables = each.req_states, each.block_tables
         states.num_computed_tokens.gpu += taken
         states.num_computed_tokens_np += 1 + K
         states.last_sampled_tokens.copy_(ids[:, :1])
         states.draft_tokens.copy_(ids[:, 1:])
-
-
-def same(ours, stock):
-    for field in fields(InputBatch):
-        one, other = getattr(ours, field.name), getattr(stock, field.name)
-        if isinstance(other, np.ndarray | torch.Tensor):
-            assert one.dtype == other.dtype and one.tolist() == other.tolist(), field.name
-        else:
-            assert one == other, field.name
+        tables.append_block_ids(2, ([int(ids[0, 0])], []), overwrite=False)
+        tables.append_block_ids(5, ([], [int(ids[0, 1])]), overwrite=False)
+        tables.apply_staged_writes()
 
 
 STEPS = [
@@ -152,45 +113,94 @@ UNCHANGED = [1, 2, 4, 6, 8, 10, 12]
 @pytest.mark.parametrize("graph", [None, 24], ids=["as large as the batch", "padded graph"])
 def test_every_field_is_what_vllm_makes_anew_and_nothing_is_sent_for_an_unchanged_batch(sent, graph):
     generator = torch.Generator().manual_seed(0)
-    hooked, plain = runner(), runner()
+    hooked, plain = started(), started()
     quiet = []
     for number, (slots, drafts) in enumerate(STEPS):
         advance((hooked, plain), generator)
         args = step(slots, drafts, number, graph=graph)
         sent.clear()
-        ours = GPUModelRunner.prepare_inputs(hooked, *args)
+        ours, attention = prepare(hooked, args)
         quiet += [] if sent else [number]
-        same(ours, GPUModelRunner.prepare_inputs.__wrapped__(plain, *args))
-        for name in ("input_ids", "positions", "seq_lens", "query_start_loc"):
-            assert torch.equal(getattr(hooked.input_buffers, name), getattr(plain.input_buffers, name)), name
+        stock = unwrap(GPUModelRunner.prepare_inputs)(plain, *args)
+        tables, mappings = unwrap(GPUModelRunner.prepare_attn)(plain, stock)
+        same_batch(ours, stock)
+        same_buffers(hooked, plain)
+        assert [table.tolist() for table in attention[0]] == [table.tolist() for table in tables]
+        assert attention[1].tolist() == mappings.tolist()
+        for buffer, view in zip(hooked.block_tables.input_block_tables, attention[0], strict=True):
+            assert view.data_ptr() == buffer.data_ptr()
+        for each in (hooked, plain):  # the draft writes its own slots there
+            each.block_tables.slot_mappings[0].fill_(7)
     assert quiet == UNCHANGED
 
 
+def test_the_programs_are_launched_once_before_they_are_needed(sent, monkeypatch):
+    """In vLLM's warm-up, whose decode steps do not come again."""
+    made, launched = started(), []
+    for name in ("step_inputs", "append_blocks"):
+        stock = getattr(triton_step, name)
+        monkeypatch.setattr(
+            triton_step, name, lambda *args, name=name, stock=stock: launched.append(name) or stock(*args)
+        )
+    prepare(made, step([1], [0], 0, has_prefill=True))
+    assert launched == []
+    prepare(made, step([1], [0], 0))
+    assert launched == ["step_inputs", "append_blocks"]
+    prepare(made, step([1, 2], [0, 0], 0))
+    assert len(launched) == 2
+
+
+def test_control_an_unchanged_batch_with_another_key_has_the_wrong_tensors(sent, monkeypatch):
+    hooked, plain = started(), started()
+    monkeypatch.setattr(v2_batches, "_key", lambda *_: (1,))
+    for number, slots in enumerate(([2, 0], [0, 2])):
+        ours, _ = prepare(hooked, step(slots, [K, 1], number))
+        stock = unwrap(GPUModelRunner.prepare_inputs)(plain, *step(slots, [K, 1], number))
+    with pytest.raises(AssertionError, match="req_ids"):
+        same_batch(ours, stock)
+
+
 def test_a_dummy_batch_and_a_prefill_between_two_equal_steps_have_them_sent_again(sent):
-    made = runner()
+    made = started()
     args = step([1, 3], [K, K], 0)
-    GPUModelRunner.prepare_inputs(made, *args)
+    prepare(made, args)
     want = made.input_buffers.query_start_loc.clone()
     InputBatch.make_dummy(3, 7, made.input_buffers)
     sent.clear()
-    GPUModelRunner.prepare_inputs(made, *args)
+    prepare(made, args)
     assert sent
     assert torch.equal(made.input_buffers.query_start_loc, want)
-    GPUModelRunner.prepare_inputs(made, *step([1, 3], [K, K], 0, has_prefill=True))
+    prepare(made, step([1, 3], [K, K], 0, has_prefill=True))
     sent.clear()
+    prepare(made, args)
+    assert sent
+
+
+def test_a_batch_whose_attention_was_not_prepared_is_made_anew(sent):
+    """As behind a step that failed half way."""
+    made = started()
+    args = step([1, 3], [K, K], 0)
     GPUModelRunner.prepare_inputs(made, *args)
-    assert sent
-
-
-def test_other_models_and_adaptive_verification_stay_with_vllm(sent, monkeypatch):
-    made = runner(ours=False)
-    GPUModelRunner.prepare_inputs(made, *step([1], [0], 0))
     sent.clear()
-    GPUModelRunner.prepare_inputs(made, *step([1], [0], 0))
+    prepare(made, args)
     assert sent
-    made = runner()
-    made.adaptive_verification = object()
-    assert v2_batches._key(made, step([1], [0], 0)[1], None) is None
+
+
+def test_other_models_and_what_changes_the_tensors_on_the_device_stay_with_vllm(sent):
+    made = started(ours=False)
+    prepare(made, step([1], [0], 0))
+    sent.clear()
+    prepare(made, step([1], [0], 0))
+    assert sent
+    for name, value in (("adaptive_verification", object()), ("pcp_manager", object()), ("dcp_size", 2)):
+        made = started()
+        setattr(made, name, value)
+        assert v2_batches._key(made, step([1], [0], 0)[1], None) is None, name
+    made = started()
+    state = step([1], [0], 0)[1]
+    key = v2_batches._key(made, state, None)
+    made.block_tables = runner().block_tables  # the cache was allocated anew
+    assert v2_batches._key(made, state, None) != key
 
 
 def test_parameters_are_sent_where_requests_are_added(monkeypatch):

@@ -1,11 +1,14 @@
 """The V2 runner's hooks on fakes of what they touch: which steps may replay a decode graph, and which graph."""
 
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu import cudagraph_utils
+from vllm.v1.worker.gpu.input_batch import InputBuffers
 from vllm.v1.worker.gpu.model_runner import BatchReqState
 
 from plugin.verifier.decode_graphs import FEW_REQUESTS, DecodeGraphManager, mixed_sizes
@@ -98,7 +101,10 @@ def test_steps_without_prefills_dummy_runs_and_other_models_stay_as_they_are(gat
     assert uniform is None
 
 
-def manager(monkeypatch, *, model_type="t5gemma2", k=K, max_num_seqs=8, sizes=(1, 2, 4, 8, 16, 24, 32)):
+def manager(
+    monkeypatch, *, model_type="t5gemma2", k=K, max_num_seqs=8, sizes=(1, 2, 4, 8, 16, 24, 32),
+    mode=CUDAGraphMode.FULL_AND_PIECEWISE,
+):  # fmt: skip
     """A manager as the runner makes it, with nothing captured but all descriptions there."""
     monkeypatch.setattr(
         cudagraph_utils, "get_pp_group", lambda: SimpleNamespace(is_first_rank=True, is_last_rank=True)
@@ -116,7 +122,7 @@ def manager(monkeypatch, *, model_type="t5gemma2", k=K, max_num_seqs=8, sizes=(1
         speculative_config=None,
         cache_config=SimpleNamespace(use_kda_recoverssm=False),
     )
-    made = DecodeGraphManager(config, None, CUDAGraphMode.FULL_AND_PIECEWISE, 1 + k)
+    made = DecodeGraphManager(config, None, mode, 1 + k)
     made._graphs_captured = True
     return made
 
@@ -208,3 +214,59 @@ def test_the_bound_reaches_the_dispatch_unless_vllm_has_one(monkeypatch):
     assert bound(ours, max_query_len=2) == 2
     assert bound(other, max_query_len=None) is None
     assert bound(None, max_query_len=None) is None
+
+
+def test_graphs_leave_the_taps_in_the_drafts_buffer(monkeypatch):
+    """vLLM's own manager captures, with our hook before it, and replays: it copies taps and returns no copy of them."""
+    utils, made = cudagraph_utils, manager(monkeypatch)
+    graph = utils.BatchExecutionDescriptor(CUDAGraphMode.FULL, 8, 2, uniform_token_count=4)
+    monkeypatch.setattr(utils, "has_compiled_submodule", lambda model: True)
+    monkeypatch.setattr(utils, "prepare_inputs_to_capture", lambda *_, **__: ({}, {}))
+    monkeypatch.setattr(utils, "set_forward_context", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(
+        utils.CudaGraphManager, "capture", lambda self, create, _: create(graph, False)(CUDAGraphMode.NONE)
+    )
+    module = ModuleType("vllm.v1.worker.gpu.model_runner")
+    found = torch.randn(8, 6)
+
+    class GPUModelRunner:
+        model_state = SimpleNamespace(cross_kv_before_decoder=True, prepare_dummy_inputs=lambda *_: {})
+
+        def capture_model(self, *, profile_only=False):
+            utils.ModelCudaGraphManager.capture(
+                self.cudagraph_manager, lambda **_: (torch.ones(8, 3), [found]), self.model_state,
+                InputBuffers(8, 32, torch.device("cpu")), None, None, [], None, use_aux_hidden_state_outputs=True,
+            )  # fmt: skip
+            return profile_only
+
+    module.GPUModelRunner = GPUModelRunner
+    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    v2_runner.taps_where_the_draft_reads_them()
+    runner = GPUModelRunner()
+    runner.cudagraph_manager, runner.speculator = made, SimpleNamespace(taps=torch.zeros(20, 6))
+    assert runner.capture_model(profile_only=True) is True
+    assert torch.equal(runner.speculator.taps[:8], found)
+    made.graphs[graph] = SimpleNamespace(replay=lambda: None)
+    _, (taps,) = made.run_fullgraph(graph)
+    assert taps.shape == (8, 6) and taps.data_ptr() == runner.speculator.taps.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("speculator", "state"),
+    [(None, {"cross_kv_before_decoder": True}), (SimpleNamespace(), {"cross_kv_before_decoder": True}),
+     (SimpleNamespace(taps=torch.zeros(2, 2)), {})],
+)  # fmt: skip
+def test_other_engines_have_the_managers_own_buffers(monkeypatch, speculator, state):
+    module = ModuleType("vllm.v1.worker.gpu.model_runner")
+
+    class GPUModelRunner:
+        def capture_model(self, *, profile_only=False):
+            return self.cudagraph_manager.aux_hidden_states
+
+    module.GPUModelRunner = GPUModelRunner
+    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    v2_runner.taps_where_the_draft_reads_them()
+    runner = GPUModelRunner()
+    runner.speculator, runner.model_state = speculator, SimpleNamespace(**state)
+    runner.cudagraph_manager = SimpleNamespace(aux_hidden_states=[])
+    assert runner.capture_model() == []

@@ -1,4 +1,5 @@
-"""Which steps are sampled in two launches: those whose requests are plain greedy, every token with its logits."""
+"""Which steps are sampled by their graph, in two launches, or by vLLM: by plain greedy requests, every token with its
+logits, and by what the step's graph has computed."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -10,7 +11,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 
 from plugin.verifier import triton_greedy
-from plugin.vllm_hooks import v2_sampling
+from plugin.vllm_hooks import graph_sampling, v2_sampling
 
 SLOTS = 4
 
@@ -23,6 +24,7 @@ def step(monkeypatch):
 
     class GPUModelRunner:
         def sample(self, hidden_states, input_batch, grammar_output):
+            self.vllms_logits = self.model.compute_logits(hidden_states[input_batch.logits_indices])
             return "vLLM's"
 
     module.GPUModelRunner = GPUModelRunner
@@ -30,7 +32,7 @@ def step(monkeypatch):
     monkeypatch.setattr(triton_greedy, "greedy", lambda *args: (args[0], args[1:], args[2]))
     v2_sampling.greedy_steps()
 
-    def run(change=lambda runner, batch: None, grammar=None, made=None):
+    def run(change=lambda runner, batch: None, grammar=None, made=None, whole=False):
         runner = made or GPUModelRunner()
         sampler = Sampler.__new__(Sampler)
         sampler.compute_nans = sampler.return_sampling_mask = False
@@ -43,17 +45,21 @@ def step(monkeypatch):
             max_num_logprobs=lambda slots: sampler.sampling_states.num_logprobs[slots].max(),
         )
         sampler.logprob_token_ids_state = SimpleNamespace(max_num_token_ids=lambda slots: 0)
-        runner.sampler, runner.batch_sharder, runner.num_speculative_steps = sampler, None, 1
+        runner.sampler, runner.batch_sharder, runner.cudagraph_manager = sampler, None, None
         runner.model_state = SimpleNamespace(cross_kv_before_decoder=True)
         runner.model = SimpleNamespace(compute_logits=lambda states: states + 1)
-        runner.rejection_sampler = SimpleNamespace(synthetic_conditional_rates=None)
+        runner.rejection_sampler = SimpleNamespace(synthetic_conditional_rates=None, num_speculative_steps=1)
         batch = SimpleNamespace(
             num_tokens=4, num_draft_tokens=2, has_prefill=False, logits_indices=torch.arange(4),
             idx_mapping=torch.tensor([2, 0]), idx_mapping_np=np.array([2, 0]), cu_num_logits="bounds",
             input_ids="ids", positions="positions",
         )  # fmt: skip
+        states = torch.zeros(8, 1)
+        runner.states = states  # as the last replay gave them
         change(runner, batch)
-        found = GPUModelRunner.sample(runner, torch.zeros(8, 1), batch, grammar)
+        found = GPUModelRunner.sample(runner, states, batch, grammar)
+        if whole:
+            return found, runner
         return found if found == "vLLM's" else found[0]
 
     return run
@@ -109,6 +115,148 @@ def _set(**values):
 def test_everything_else_is_vllms(step, change):
     assert step(change) == "vLLM's"
     assert step(grammar=object()) == "vLLM's"
+
+
+def _replayed(output=None, logits=None, states=None):
+    """The step's graph has computed logits, and `output` if its batch was staged."""
+
+    def change(runner, batch):
+        runner.cudagraph_manager = SimpleNamespace(
+            replayed=SimpleNamespace(
+                hidden_states=runner.states if states is None else states,
+                logits=torch.full((8, 3), 7.0) if logits is None else logits,
+            ),
+            sampling=SimpleNamespace(output=lambda of: output if of is batch else None),
+        )
+
+    return change
+
+
+def _both(*changes):
+    def change(runner, batch):
+        for each in changes:
+            each(runner, batch)
+
+    return change
+
+
+def test_a_step_that_its_graph_has_sampled_is_given_what_that_chose(step):
+    chosen = SimpleNamespace(num_sampled="counts", num_rejected="rejected")
+    found, runner = step(_replayed(chosen), whole=True)
+    assert found == (chosen, "counts", "rejected")
+    assert not hasattr(runner, "vllms_logits")
+    with pytest.raises(RuntimeError, match="it is sampled already"):
+        step(_replayed(chosen), grammar=object())
+
+
+def test_a_graphs_logits_are_not_computed_again(step):
+    """vLLM samples, from the rows that it picks of them."""
+    logits = torch.arange(24.0).view(8, 3)
+
+    def two_rows(runner, batch):
+        batch.logits_indices = torch.tensor([1, 3])
+
+    for change, grammar in ((two_rows, None), (_set(batch__has_prefill=True), None), (two_rows, object())):
+        found, runner = step(_both(_replayed(logits=logits), change), grammar, whole=True)
+        assert found == "vLLM's"
+        rows = [1, 3] if change is two_rows else [0, 1, 2, 3]
+        assert torch.equal(runner.vllms_logits, logits[rows])
+        assert runner.vllms_logits.data_ptr() != logits.data_ptr()  # a grammar writes into them
+        assert runner.model is not v2_sampling._RowsOfLogits
+
+
+def test_the_logits_of_another_replay_are_not_taken(step):
+    """A dummy batch's replay before a step without a graph; a graph too large for logits."""
+    chosen = SimpleNamespace(num_sampled="another's", num_rejected="another's")
+    found = step(_replayed(chosen, states=torch.zeros(8, 1)))
+    assert torch.equal(found.sampled_token_ids, torch.ones(4, 1))
+
+    def without(runner, batch):
+        _replayed(chosen)(runner, batch)
+        runner.cudagraph_manager.replayed.logits = None
+
+    assert torch.equal(step(without).sampled_token_ids, torch.ones(4, 1))
+    found, runner = step(_both(without, _set(batch__has_prefill=True)), whole=True)
+    assert found == "vLLM's"
+    assert torch.equal(runner.vllms_logits, torch.ones(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "plain"),
+    [
+        (lambda runner, batch: None, True),
+        (_set(batch__req_ids=["req_0_dummy"]), False),
+        (_set(batch__has_structured_output_reqs=True), False),
+        (_set(batch__has_prefill=True), False),
+    ],
+)
+def test_a_batch_is_plain_before_it_runs_if_it_is_real_and_without_a_grammar(step, change, plain):
+    """A dummy batch's slots are those of real requests."""
+
+    def about_to_run(runner, batch):
+        batch.req_ids, batch.has_structured_output_reqs = ["a", "b"], False
+        runner.req_states = SimpleNamespace(req_id_to_index={"a": 2, "b": 0})
+        change(runner, batch)
+        assert v2_sampling._will_be_plain(runner, batch) is plain
+
+    step(about_to_run)
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    """`capturing(**attributes)`: a hooked runner after its capture."""
+    module = ModuleType("vllm.v1.worker.gpu.model_runner")
+
+    class GPUModelRunner:
+        def capture_model(self, *, profile_only=False):
+            self.captured = profile_only
+            return 7
+
+        def postprocess_sampled(
+            self, idx_mapping, sampled_tokens, num_sampled, num_rejected, query_start_loc=None
+        ):
+            self.updated = (idx_mapping, sampled_tokens, num_sampled, num_rejected, query_start_loc)
+
+    module.GPUModelRunner = GPUModelRunner
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(graph_sampling, "GraphSampling", lambda runner, is_plain: ("sampling of", runner))
+    v2_sampling.graphs_that_sample()
+
+    def run(**attributes):
+        made = GPUModelRunner()
+        made.model_state = SimpleNamespace(cross_kv_before_decoder=True)
+        made.adaptive_verification = made.aux_output_connector = None
+        made.cudagraph_manager = SimpleNamespace(sampling=None)
+        vars(made).update(attributes)
+        assert made.capture_model(profile_only=True) == 7
+        assert made.captured is True
+        return made
+
+    return run
+
+
+def test_graphs_sample_for_t5gemma_2_without_adaptive_verification_or_other_outputs(capturing):
+    made = capturing()
+    assert made.cudagraph_manager.sampling == ("sampling of", made)
+    for other in (
+        {"model_state": SimpleNamespace()},
+        {"adaptive_verification": object()},
+        {"aux_output_connector": object()},
+    ):
+        assert capturing(**other).cudagraph_manager.sampling is None
+
+
+def test_requests_that_the_graph_has_updated_are_not_updated_again(capturing):
+    made = capturing()
+    made.cudagraph_manager.sampling = SimpleNamespace(has_updated=lambda tokens: tokens == "the graph's")
+    made.postprocess_sampled("slots", "the graph's", 1, 2, "bounds")
+    assert not hasattr(made, "updated")
+    made.postprocess_sampled("slots", "another's", 1, num_rejected=2, query_start_loc="bounds")
+    assert made.updated == ("slots", "another's", 1, 2, "bounds")
+    for manager in (None, SimpleNamespace(sampling=None)):
+        made.cudagraph_manager, made.updated = manager, None
+        made.postprocess_sampled("slots", "the graph's", 1, 2)
+        assert made.updated == ("slots", "the graph's", 1, 2, None)
 
 
 def test_the_verdict_is_kept_for_the_batchs_own_tensor_only(step):

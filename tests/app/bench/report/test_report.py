@@ -25,6 +25,7 @@ PROTOCOL = {
     "seed": 0,
     "temperature": 0,
     "ignore_eos": False,
+    "json_schema_sha256": None,
     "warmup": 8,
     "concurrency": [1],
 }
@@ -62,6 +63,7 @@ def record(arm: str, speed: float | None, k: int | None = None, **changes: Any) 
         "completed": 3,
         "failed": 0,
         "failures": {},
+        "finish_reasons": {"stop": 3},
         "errors": [],
         "prompt_tokens": 30,
         "output_tokens": 300,
@@ -134,6 +136,15 @@ def test_an_arm_without_tokens() -> None:
     """A draft that made no token has the speed-up 0, not null (F06)."""
     made = report([record("verifier", 100.0), record("dflash:7", 0.0, 7, output_tokens=0)])
     assert made["rows"][1]["speedup"] == 0.0 and "0.00×" in markdown(made)
+
+
+def test_answers_without_an_end_are_no_json() -> None:
+    """With a schema the report says how many --max-tokens cut off; without one they are ordinary answers."""
+    cut = [record("verifier", 100.0, finish_reasons={"length": 2, "stop": 1}, completed=3)]
+    words = "2 of 3 answers were cut off by --max-tokens before their schema ended"
+    assert words not in markdown(report(cut))
+    shown = markdown(report(cut, protocol={**PROTOCOL, "json_schema_sha256": "cd" * 32}))
+    assert words in shown and f"held to a JSON schema (sha256 `{'cd' * 32}`)" in shown
 
 
 def test_rows_compare_within_set_and_concurrency() -> None:

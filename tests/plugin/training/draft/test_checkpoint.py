@@ -148,6 +148,11 @@ def test_a_draft_takes_the_verifiers_own_table_on(
     for other in (table + 1.0, table[:, :16]):
         with pytest.raises(DraftError, match=r"embed_tokens.weight is not the verifier's"):
             load_draft(tmp_path, other)
+    moved = load_draft(tmp_path, table + 1.0, new_verifier=True)
+    assert torch.equal(moved.embed_tokens.weight, table + 1.0)
+    assert torch.equal(moved.lm_head.weight, draft.lm_head.weight + 1.0)
+    with pytest.raises(DraftError, match=r"embed_tokens.weight is not the verifier's"):
+        load_draft(tmp_path, table[:, :16], new_verifier=True)
 
 
 def test_a_broken_folder_is_one_line(make_draft: Callable[..., TrainableDraft], tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from plugin.training.data.samples import Sample
-from plugin.training.draft.checkpoint import load_draft, save_draft
+from plugin.training.draft.checkpoint import DraftError, load_draft, save_draft
 from plugin.training.draft.config import DraftConfig
+from plugin.training.draft.model import TrainableDraft
 from plugin.training.flags import SHAPE_FLAGS, family_arguments
 from plugin.training.run.beginning import begun_draft, build_trainer, run_facts
 from plugin.training.run.folder import Checkpoint, RunError
@@ -132,3 +135,24 @@ def test_facts_leave_out_what_changes_nothing(verifier: FrozenVerifier) -> None:
         DraftSettings(loss=loss, gradient_checkpointing=True), _arguments("dspark"), verifier, 1
     )
     assert written == own == json.loads(json.dumps(own))
+
+
+def test_a_draft_goes_on_where_its_verifier_was_trained_further(
+    verifier: FrozenVerifier, tmp_path: Path
+) -> None:
+    """With --new-verifier alone, and at a new run's beginning alone; its own layers stay."""
+    shutil.copytree(DEMO / "dflash", tmp_path / "old")
+    weights = tmp_path / "old" / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(
+        {**tensors, "embed_tokens.weight": tensors["embed_tokens.weight"] * 2}, weights, {"format": "pt"}
+    )
+    words = f"--from {tmp_path / 'old'}"
+    with pytest.raises(DraftError, match=r"another one \(--from with --new-verifier"):
+        begun_draft(_arguments("dflash", words), verifier, None)
+    draft = begun_draft(_arguments("dflash", f"{words} --new-verifier"), verifier, None)
+    assert isinstance(draft, TrainableDraft) and torch.equal(draft.embed_tokens.weight, verifier.table)
+    assert torch.equal(draft.fc.weight, tensors["fc.weight"].float())
+    newest = Checkpoint(tmp_path / "old", 1, None)
+    with pytest.raises(DraftError, match="another one"):
+        begun_draft(_arguments("dflash", f"{words} --new-verifier"), verifier, newest)

@@ -1,0 +1,1 @@
+"""What texts need on their way to tokens and back: tokenizer, threads, windows of long texts, cancellation."""

@@ -1,0 +1,1 @@
+"""GPU programs of the drafts."""
