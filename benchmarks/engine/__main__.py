@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.engine.critical_path import path_table
 from benchmarks.engine.figures import FIRST, SOME, Figure, as_json, graph_figures, host_figures, time_figures
-from benchmarks.engine.process import Arm, ArmProcess
+from benchmarks.engine.process import Arm, ArmProcess, needs_plugin
 from benchmarks.engine.specs import ARMS, specs
 from benchmarks.engine.turns import SLOW, Seconds, Work, measure
 from benchmarks.results import record, typed
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="record the figures in this results file")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder of the logs")
     args = parser.parse_args()
+    needs_plugin()
     batches = [int(batch) for batch in args.batches.split(",")]
     asked = args.arms.split(",")
     shape = SMOKE if args.smoke else PUBLISHED

@@ -22,7 +22,7 @@ from typing import Any
 from app.bench.command import positives
 from benchmarks.engine.figures import K
 from benchmarks.engine.host_report import Measured, headline, report
-from benchmarks.engine.process import ArmProcess
+from benchmarks.engine.process import ArmProcess, needs_plugin
 from benchmarks.engine.specs import specs
 from benchmarks.results import measured_with, typed
 from plugin.drafts.checkpoint import DEMO
@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file of all that was found")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder of the logs")
     args = parser.parse_args()
+    needs_plugin()
     args.logs.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[int, Measured]] = {}
     failed = []

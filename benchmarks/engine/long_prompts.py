@@ -27,6 +27,7 @@ from typing import Any
 
 from app.process.cpu_process import cpu_build, placement
 from benchmarks.engine.gaps import STREAM_TOKENS, STREAMS, Round, kinds, measure_round, set_step_tokens
+from benchmarks.engine.process import needs_plugin
 from benchmarks.results import record, typed
 
 FIRST_ID = 300
@@ -212,6 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--enforce-eager", action="store_true", help="no graphs either; needed on a CPU")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
+    needs_plugin()
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # the question for memory is a function
     with tempfile.TemporaryDirectory() as folder:

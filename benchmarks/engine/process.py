@@ -8,7 +8,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import entry_points
 from typing import Any, Protocol, TextIO
+
+
+def needs_plugin() -> None:
+    """Ends the program where vLLM would not find the plugin; an engine says so only after it has read a checkpoint."""
+    if "t5gemma2" not in entry_points(group="vllm.general_plugins").names:
+        sys.exit("vLLM does not find the plugin: install the project (`make install`)")
 
 
 class Arm(Protocol):

@@ -21,6 +21,9 @@ TOKEN_BYTES = 64 * 4
 """Of the tiny verifier: hidden size 64, float32."""
 CACHES = {"off": 0, "on": 1 << 24, "evicting": TOKEN_BYTES * 500}
 
+APART = NEW_TOKENS // 5 + 1
+"""Steps between the waves of four: five waves later, when a prompt comes again, nobody runs who could share his."""
+
 
 def manager(**given: int) -> dict[str, Any]:
     return {"encoder_cache_manager_cls": ENCODER_CACHE_MANAGER, "manager_config": given}
@@ -65,7 +68,7 @@ def test_cache_off_on_and_evicting(
             verifier, draft, mode=mode, ec_manager_config=manager(cache_bytes=cache_bytes)
         ) as running:
             before = running.counters
-            got = answers_of(running, asked, 3)
+            got = answers_of(running, asked, APART)
             counts = running.encoder
             held = running.runner.encoder_cache.encoder_outputs
             if name == "on":

@@ -125,7 +125,7 @@ def test_synthetic_acceptance_draws_the_same(
 
     speculative = {
         "model": str(fitted("dflash")), "method": "dflash", "num_speculative_tokens": 7,
-        "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 4.0,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.95 - 0.1 * i for i in range(7)],
     }  # fmt: skip
     jobs = [
         Job(prompt, NEW_TOKENS, join_at=2 * (i // 3), ignore_eos=True, extra={"seed": 100 + i})
