@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from app.bench.client import http_client
 from app.bench.command import positive
 from app.bench.errors import BenchError
 from app.bench.servers import run_to_end, serving
+from app.process.cpu_process import physical_cores
 from benchmarks.results import measured_with, typed
 from benchmarks.soak.books import Check
 from benchmarks.soak.overload import SECONDS, Overloaded, overload
@@ -59,6 +61,9 @@ def absolute(text: str) -> Path:
 
 async def _served(arguments: argparse.Namespace) -> Soaked | Overloaded:
     settings = LIMITED if arguments.overload else MIXED
+    if arguments.overload:
+        # The clients, which are elsewhere otherwise, share the machine with the server here: a core is theirs.
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, physical_cores() - 1)))
     arm = Arm("soak", url=arguments.url, settings=(("MODEL", str(MODEL)), *settings.items()))
     with tempfile.TemporaryDirectory() as folder:
         log = arguments.log or Path(folder, "server.log")
