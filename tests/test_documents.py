@@ -130,7 +130,7 @@ def test_make_targets_exist(document: Path) -> None:
 
 
 def test_continuous_integration_runs_the_readmes_tests() -> None:
-    assert "exec make test\n" in (ROOT / ".ci" / "run").read_text()
+    assert "\nmake test && exit\n" in (ROOT / ".ci" / "run").read_text()
     assert "make test " in (ROOT / "README.md").read_text()
 
 

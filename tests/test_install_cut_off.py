@@ -55,7 +55,7 @@ class Project:
         """The installer, in a process group of its own, as a terminal gives it."""
         self.seen.unlink(missing_ok=True)
         return subprocess.Popen(
-            ["bash", ".ci/install"],
+            ["env", "--default-signal=INT", "bash", ".ci/install"],  # ignored in the background of a script
             cwd=self.folder,
             env={
                 "PATH": "/usr/bin:/bin",

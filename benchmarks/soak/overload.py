@@ -23,7 +23,7 @@ from benchmarks.soak.books import Check
 
 TIMES = (2.0, 5.0)
 ROUNDS = 3
-SECONDS = 10.0
+SECONDS = 20.0
 RAMP = 0.2
 """Share of the time in which the queue fills, and what is served does not count."""
 GOODPUT = 0.9
@@ -32,7 +32,7 @@ SLACK = 1.5
 """Of an accepted request's latency over the time that a queue full of the longest takes at capacity, at most."""
 PROMPT = "A train travels 60 miles in 2 hours. What is its average speed?"
 BODY = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True}
-TOKENS = (32, 96)
+TOKENS = (16, 48)
 """Of a request, drawn at random. Those of one length that began together end together, and the next ones are admitted
 in one step: a capacity that arrivals one by one cannot have.
 """

@@ -116,7 +116,7 @@ def test_too_many_failures(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bench_measures_given_servers(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server of known speed, 10 chunks of 2 tokens 10 ms apart, is found neither faster (a first chunk that comes
-    late shortens what follows, hence the tenth) nor half as fast; `test_agreement` is exact.
+    late shortens what follows, hence the fifth) nor half as fast; `test_agreement` is exact.
     """
     script = Script(delays_s=lambda number: [0.01] * 10, tokens_per_chunk=2, k=3, accepted=1, family="dflare")
     with running(script) as url:
@@ -124,7 +124,7 @@ def test_bench_measures_given_servers(pair: Path, capsys: pytest.CaptureFixture[
     (row,) = report_of(pair / "out")["rows"]
     assert (row["family"], row["k"], row["chunks"], row["output_tokens"]) == ("dflare", 3, 60, 120)
     assert row["speedup"] is None and row["acceptance"]["drafts"] == 60
-    assert 9 < row["itl_ms"]["p50"] < 20 and 81 / 19 < row["tpot_ms"]["p50"] < 180 / 19
+    assert 8 < row["itl_ms"]["p50"] < 20 and 72 / 19 < row["tpot_ms"]["p50"] < 180 / 19
     assert "No base arm" in " ".join(capsys.readouterr().out.split())
 
 
