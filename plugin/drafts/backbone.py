@@ -67,8 +67,13 @@ class DraftLayer(DFlashQwen3DecoderLayer):
         replace_norms(self, "input_layernorm", "post_attention_layernorm")
 
     def forward(
-        self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        positions: torch.Tensor,
+        hidden_states: torch.Tensor | few_tokens.Deferred,
+        residual: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | few_tokens.Deferred, torch.Tensor]:
+        """vLLM's, where the layer before may leave its last projection to this one's first norm, and this one its own
+        to the next norm: all of them, that behind the last layer too, are `ResidualNorm`s."""
         if not self.fused:
             return super().forward(positions, hidden_states, residual)
         if residual is None:
@@ -80,7 +85,7 @@ class DraftLayer(DFlashQwen3DecoderLayer):
         hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
         if few_tokens.plain(self.mlp.gate_up_proj):
             gated = few_tokens.gated(self.mlp.gate_up_proj, hidden_states, "silu")
-            return few_tokens.linear(self.mlp.down_proj, gated), residual
+            return few_tokens.deferred(self.mlp.down_proj, gated), residual
         return self.mlp(hidden_states), residual
 
 
@@ -183,7 +188,7 @@ class DraftModel(DFlashQwen3ForCausalLM):
         A plain product needs no copy.
         """
         if few_tokens.plain(self.model.fc):
-            torch.mm(taps, self.model.fc.weight.t(), out=out)
+            few_tokens.linear_into(taps, self.model.fc.weight, out)
         else:
             out[:] = self.combine_hidden_states(taps)
 

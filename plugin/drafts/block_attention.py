@@ -172,15 +172,16 @@ direct_register_custom_op(
 
 def block_attention(
     attention: DFlashQwen3Attention, positions: torch.Tensor, hidden_states: torch.Tensor
-) -> torch.Tensor:
-    """`DFlashQwen3Attention.forward` with norm, rotation and page write in one launch: `[num_tokens, hidden_size]`."""
+) -> torch.Tensor | few_tokens.Deferred:
+    """`DFlashQwen3Attention.forward` with norm, rotation and page write in one launch, for a `ResidualNorm` behind it:
+    `[num_tokens, hidden_size]`."""
     qkv = few_tokens.linear(attention.qkv_proj, hidden_states)
     out = qkv.new_empty(qkv.shape[0], attention.num_heads, attention.head_dim)
     torch.ops.vllm.t5gemma2_block_attention(
         qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight, attention.k_norm.weight,
         attention.q_norm.variance_epsilon, out, attention.attn.layer_name,
     )  # fmt: skip
-    return few_tokens.linear(attention.o_proj, out.flatten(1))
+    return few_tokens.deferred(attention.o_proj, out.flatten(1))
 
 
 def attend_in_blocks(attention: DFlashQwen3Attention) -> bool:

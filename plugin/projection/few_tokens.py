@@ -1,12 +1,15 @@
 """Projections of few tokens, a decode step's: a program of our own on CUDA, vLLM's layer else."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from vllm import envs
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
+
+if TYPE_CHECKING:
+    from plugin.projection.triton_linear import Cut
 
 MAX_TOKENS = 32
 """Tokens of a step up to which the weights are read by our own program; 0 leaves all steps to cuBLAS.
@@ -15,8 +18,15 @@ On an H200 a layer of the decoder takes 33.1 us with it and 40.7 with cuBLAS for
 42.7 (gate and up by cuBLAS, else 48.2) and 48.1 for 32: layers with weights of their own in one graph, as `python -m
 benchmarks.linear` captures them."""
 
-MAX_GATED_TOKENS = 16
-"""The same for gate and up, whose two products need more registers."""
+MAX_GATED_TOKENS = 32
+"""The same for gate and up. Beyond 16 tokens by reasoning: the 48.2 us above are of tiles of 32 outputs, for which
+Triton has each warp compute twice what it needs to; `triton_linear.choose_cut` has 64 there now."""
+
+
+MAX_SPLIT_TOKENS = 32
+"""The same for many inputs, in shares that are added up behind, by reasoning: cuBLAS cuts such a product as well, but
+into two launches that wait for their neighbours. A program's sums of 32 tokens and 64 outputs are 16 registers a
+thread, and x is read half as often as at the 16 tokens and 16 outputs that are served elsewhere."""
 
 
 def _serves(x: torch.Tensor, weight: torch.Tensor, max_tokens: int) -> bool:
@@ -30,13 +40,43 @@ def _serves(x: torch.Tensor, weight: torch.Tensor, max_tokens: int) -> bool:
     )
 
 
+def _cut(x: torch.Tensor, weight: torch.Tensor) -> "Cut | None":
+    """How the program takes these, None where cuBLAS does."""
+    from plugin.projection import triton_linear
+
+    if not _serves(x, weight, MAX_TOKENS):
+        return None
+    cut = triton_linear.choose_cut(*weight.shape, x.shape[0])
+    return None if cut is not None and cut.splits > 1 and x.shape[0] > MAX_SPLIT_TOKENS else cut
+
+
+def unsummed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`x` times `weight` transposed, `[num_tokens, outputs]`, or parts of it that are yet to be added up and rounded:
+    float32 `[splits, num_tokens, outputs]`. `triton_residual_norm.norm_add_norm` takes either."""
+    from plugin.projection import triton_linear
+
+    if (cut := _cut(x, weight)) is not None:
+        return triton_linear.project_parts(x, weight, cut)
+    return torch.nn.functional.linear(x, weight)
+
+
 def linear_op(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Body of the custom op `t5gemma2_linear`; see `linear`."""
     from plugin.projection import triton_linear
 
-    if _serves(x, weight, MAX_TOKENS) and (cut := triton_linear.choose_cut(*weight.shape)) is not None:
+    if (cut := _cut(x, weight)) is not None:
         return triton_linear.project(x, weight, cut)
     return torch.nn.functional.linear(x, weight)
+
+
+def linear_into(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """`linear_op` into `out`, `[num_tokens, outputs]`, contiguous."""
+    from plugin.projection import triton_linear
+
+    if (cut := _cut(x, weight)) is not None:
+        triton_linear.project(x, weight, cut, out=out)
+    else:
+        torch.mm(x, weight.t(), out=out)
 
 
 def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
@@ -44,8 +84,8 @@ def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
     from plugin.projection import triton_linear
 
     if _serves(x, weight, MAX_GATED_TOKENS):
-        cut = triton_linear.choose_cut(weight.shape[0], weight.shape[1])
-        if cut is not None and weight.shape[0] % (2 * cut.block_n) == 0:
+        cut = triton_linear.choose_cut(*weight.shape, x.shape[0])
+        if cut is not None and cut.splits == 1 and weight.shape[0] % (2 * cut.block_n) == 0:
             return triton_linear.project(x, weight, cut, act)
     both = torch.nn.functional.linear(x, weight)
     if x.is_cuda:  # torch.compile does not see this: vLLM's own kernel, one launch
@@ -80,6 +120,22 @@ def plain(layer: Any) -> bool:
         and layer.bias is None
         and isinstance(layer.quant_method, UnquantizedLinearMethod)
     )
+
+
+class Deferred(NamedTuple):
+    """A projection that is left to the norm behind it, which adds up what the program leaves in parts.
+
+    `x` is `[num_tokens, inputs]`, `weight` `[outputs, inputs]`. `norm_add_norm` and `ResidualNorm` take it in the place
+    of the product.
+    """
+
+    x: torch.Tensor
+    weight: torch.Tensor
+
+
+def deferred(layer: Any, x: torch.Tensor) -> torch.Tensor | Deferred:
+    """`linear(layer, x)` for a norm with a residual behind it: of a plain layer left to that."""
+    return Deferred(x, layer.weight) if plain(layer) else linear(layer, x)
 
 
 def linear(layer: Any, x: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 cuBLAS reaches about half of the memory's bandwidth on these shapes, and none of it while the launch before runs. Here
 many small programs read, and since weights depend on nothing, a launch fetches its own into the L2 cache while the one
-before it drains (programmatic dependent launch).
+before it drains (programmatic dependent launch). Many inputs are cut into shares, each with programs of its own, whose
+partial sums what comes next adds up (`triton_parts.py`).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,9 +17,21 @@ import triton
 import triton.language as tl
 
 from plugin.attention.triton_kernel import launches_overlap
+from plugin.projection.triton_parts import add_up
 
 MAX_INPUTS = 2048
-"""Inputs up to which a program walks all of them. Beyond, parts would have to be added up, and cuBLAS is as fast."""
+"""Inputs up to which a program walks all of them; beyond, they are cut into shares."""
+
+MAX_SPLITS = 16
+"""Shares at most: what comes next reads 4 bytes of each for an output, in one program a token."""
+
+SPLIT_PROGRAMS = 150
+"""Programs that shares are to make at least, by reasoning: a few more than an H200 has multiprocessors (132), so that
+all are resident at once, beside the launch before. In each three tiles of 64 x 128 are under way, 48 KiB, where the
+memory's bandwidth at its latency takes some 40 KiB a multiprocessor."""
+
+WIDE = 8192
+"""Outputs from which there are enough programs with wider tiles, too."""
 
 FETCH_BYTES = 8 << 20
 """Of a launch's weights, what it fetches ahead: what is fetched must still be in the L2 cache when it is read."""
@@ -26,24 +39,61 @@ FETCH_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a projection is cut into programs: `block_n` outputs each, walked in tiles of `block_k` inputs, of which the
-    first `fetched` are fetched ahead."""
+    """How a projection is cut into programs: `block_n` outputs and one of `splits` shares of the inputs each, walked in
+    tiles of `block_k` inputs, of which the first `fetched` are fetched ahead."""
 
     block_n: int
     block_k: int
     fetched: int
     num_warps: int = 4
     num_stages: int = 4
+    splits: int = 1
+
+
+def fetched_tiles(
+    outputs: int, inputs: int, block_k: int, splits: int, fetch_bytes: int = FETCH_BYTES
+) -> int:
+    """Of each program's tiles, how many are fetched ahead so that all programs together fetch up to `fetch_bytes`."""
+    return min(inputs // splits // block_k, fetch_bytes // (2 * outputs * block_k * splits))
 
 
 @cache
-def choose_cut(outputs: int, inputs: int) -> Cut | None:
-    """The cut of a projection; None where it has none: only whole tiles of not too many inputs are read."""
+def choose_cut(outputs: int, inputs: int, num_tokens: int) -> Cut | None:
+    """The cut of a projection; None where it has none: only whole tiles are read, and shares of as many.
+
+    Gate and up, which alone are so wide, have more outputs in a tile than tokens: of two products in one loop Triton
+    else gives all warps the same outputs to compute and divides the tokens among them, as its text for two products
+    one behind the other (attention) wants it.
+    """
     block_k = next((k for k in (128, 64, 32) if inputs % k == 0), None)
-    block_n = next((n for n in ((32, 16) if outputs >= 8192 else (16,)) if outputs % n == 0), None)
-    if block_k is None or block_n is None or inputs > MAX_INPUTS:
+    if block_k is None:
         return None
-    return Cut(block_n, block_k, min(inputs // block_k, FETCH_BYTES // (2 * outputs * block_k)))
+    if inputs > MAX_INPUTS:
+        return _split_cut(outputs, inputs, block_k)
+    if outputs >= WIDE and num_tokens > 16 and outputs % 64 == 0:
+        block_k = min(block_k, 64)
+        return Cut(64, block_k, fetched_tiles(outputs, inputs, block_k, 1), num_warps=8, num_stages=5)
+    block_n = next((n for n in ((32, 16) if outputs >= WIDE else (16,)) if outputs % n == 0), None)
+    if block_n is None:
+        return None
+    return Cut(block_n, block_k, fetched_tiles(outputs, inputs, block_k, 1))
+
+
+def _split_cut(outputs: int, inputs: int, block_k: int) -> Cut | None:
+    """The widest tiles, and of those the fewest shares, that make `SPLIT_PROGRAMS`.
+
+    Wide, since every program reads x as well, `num_tokens / block_n` times the bytes of the weights in all, and the L2
+    cache that it comes from is not many times faster than the memory: at 32 tokens that is half as much again with 64
+    outputs, and three times as much in all with 16.
+    """
+    tiles = inputs // block_k
+    shares = [splits for splits in range(2, MAX_SPLITS + 1) if tiles % splits == 0]
+    cuts = [(n, splits) for n in (64, 32, 16) if outputs % n == 0 for splits in shares]
+    if not cuts:
+        return None
+    enough = ((n, splits) for n, splits in cuts if outputs // n * splits >= SPLIT_PROGRAMS)
+    block_n, splits = next(enough, cuts[-1])
+    return Cut(block_n, block_k, fetched_tiles(outputs, inputs, block_k, splits), splits=splits)
 
 
 @triton.jit
@@ -80,17 +130,19 @@ def activated(x, ACT: tl.constexpr):
 def few_tokens_kernel(
     p_x, p_weight, p_out, num_tokens, fetched, stride_x,
     N: tl.constexpr, K: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    ACT: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr, ACT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """`BLOCK_N` outputs of all tokens; grid `(N / BLOCK_N,)`.
+    """`BLOCK_N` outputs of all tokens, of one share of the inputs; grid `(N / BLOCK_N, SPLITS)`.
 
-    With ACT the weight is `[2 * N, K]`, gate above up, and the result `act(gate) * up`, rounded as apart.
+    With ACT the weight is `[2 * N, K]`, gate above up, and the result `act(gate) * up`, rounded as apart; all inputs
+    are one share then. Of several shares each writes a float32 `[num_tokens, N]` of its own.
     """
-    i_n = tl.program_id(0)
+    SHARE: tl.constexpr = K // SPLITS  # noqa: N806
+    i_n, i_split = tl.program_id(0), tl.program_id(1)
     o_n = i_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    o_k = tl.arange(0, BLOCK_K)
+    o_k = i_split * SHARE + tl.arange(0, BLOCK_K)
     if OVERLAP:
-        p_first = p_weight + i_n.to(tl.int64) * BLOCK_N * K
+        p_first = p_weight + i_n.to(tl.int64) * BLOCK_N * K + i_split * SHARE
         fetch(p_first, K, fetched, BLOCK_N, BLOCK_K)
         if ACT != "":
             fetch(p_first + N * K, K, fetched, BLOCK_N, BLOCK_K)
@@ -102,14 +154,14 @@ def few_tokens_kernel(
     p_tile = p_weight + o_n[:, None].to(tl.int64) * K + o_k[None, :]
     b_out = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
     b_up = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
-    for first in range(0, K, BLOCK_K):
+    for first in range(0, SHARE, BLOCK_K):
         b_x = tl.load(p_x_tile + first, mask=m_t[:, None], other=0.0)
         b_weight = tl.load(p_tile + first)
         b_out = tl.dot(b_x, tl.trans(b_weight), b_out)
         if ACT != "":
             b_weight_up = tl.load(p_tile + N * K + first)
             b_up = tl.dot(b_x, tl.trans(b_weight_up), b_up)
-    o_out = o_t[:, None] * N + o_n[None, :]
+    o_out = (i_split * num_tokens + o_t[:, None]) * N + o_n[None, :]
     m_out = m_t[:, None] & (o_n < N)[None, :]
     dtype = p_out.dtype.element_ty
     if ACT != "":
@@ -118,19 +170,40 @@ def few_tokens_kernel(
     tl.store(p_out + o_out, b_out.to(dtype), mask=m_out)
 
 
-def project(x: torch.Tensor, weight: torch.Tensor, cut: Cut, act: str = "") -> torch.Tensor:
-    """`x` `[num_tokens, inputs]` times `weight` `[outputs, inputs]` transposed: `[num_tokens, outputs]`.
-
-    With `act`, "gelu" or "silu", `act(gate) * up` of a weight with gate above up: half as many outputs.
-    """
+def project_parts(
+    x: torch.Tensor, weight: torch.Tensor, cut: Cut, act: str = "", out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`project`, but of several shares the sum is left to be made: float32 `[splits, num_tokens, outputs]`."""
     num_tokens, inputs = x.shape
     outputs = weight.shape[0] // 2 if act else weight.shape[0]
-    out = x.new_empty(num_tokens, outputs)
+    if cut.splits > 1:
+        if act:
+            raise ValueError(f"{cut.splits} shares of gate and up: their activation takes the sums")
+        out = x.new_empty(cut.splits, num_tokens, outputs, dtype=torch.float32)
+    elif out is None:
+        out = x.new_empty(num_tokens, outputs)
     overlap = launches_overlap(x.device)
-    few_tokens_kernel[(outputs // cut.block_n,)](
+    few_tokens_kernel[(outputs // cut.block_n, cut.splits)](
         x, weight, out, num_tokens, cut.fetched, x.stride(0),
         N=outputs, K=inputs, BLOCK_T=max(triton.next_power_of_2(num_tokens), 16),
-        BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, ACT=act, OVERLAP=overlap,
+        BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits, ACT=act, OVERLAP=overlap,
         num_warps=cut.num_warps, num_stages=cut.num_stages, launch_pdl=overlap,
     )  # fmt: skip
     return out
+
+
+def project(
+    x: torch.Tensor, weight: torch.Tensor, cut: Cut, act: str = "", out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`x` `[num_tokens, inputs]` times `weight` `[outputs, inputs]` transposed: `[num_tokens, outputs]`, in `out` if
+    that is given, contiguous.
+
+    With `act`, "gelu" or "silu", `act(gate) * up` of a weight with gate above up: half as many outputs.
+
+    Raises:
+        ValueError: `act` of several shares.
+    """
+    product = project_parts(x, weight, cut, act, out)
+    if cut.splits == 1:
+        return product
+    return add_up(product, x.new_empty(product.shape[1:]) if out is None else out)

@@ -47,13 +47,13 @@ class DecoderAttention(AttentionProjections):
 
     def forward(
         self, positions: torch.Tensor, hidden_states: torch.Tensor, encoder_states: torch.Tensor | None
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | few_tokens.Deferred:
         if self.attn.fused:  # the encoder's keys are in their pages before the decoder runs
             qkv = few_tokens.linear(self.qkv_proj, hidden_states)
             attended = self.attn.forward_projected(
                 qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm, self.k_norm
             )
-            return few_tokens.linear(self.o_proj, attended.flatten(1))
+            return few_tokens.deferred(self.o_proj, attended.flatten(1))
         q, k, v = self.qkv(hidden_states, positions)
         cross_k, cross_v = (None, None) if encoder_states is None else self.cross_kv(encoder_states)
         out, _ = self.o_proj(self.attn(q, k, v, cross_k, cross_v).flatten(1))

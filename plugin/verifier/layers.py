@@ -59,13 +59,13 @@ class GatedMLP(nn.Module):
         x, _ = self.down_proj(self.act_fn(gate_up))
         return x
 
-    def forward_few(self, x: torch.Tensor) -> torch.Tensor:
-        """The same, as a decoder's step wants it: see `plugin.projection.few_tokens`."""
+    def forward_few(self, x: torch.Tensor) -> torch.Tensor | few_tokens.Deferred:
+        """The same, as a decoder's step wants it, with a norm behind: see `plugin.projection.few_tokens`."""
         if self.gelu and few_tokens.plain(self.gate_up_proj):
             x = few_tokens.gated(self.gate_up_proj, x, "gelu")
         else:
             x = self.act_fn(self.gate_up_proj(x)[0])
-        return few_tokens.linear(self.down_proj, x)
+        return few_tokens.deferred(self.down_proj, x)
 
 
 class AttentionProjections(nn.Module):

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plugin.drafts.backbone import DraftBackbone, DraftModel, normalize_context_k, shared_slots
+from plugin.drafts import backbone
+from plugin.drafts.backbone import DraftBackbone, DraftLayer, DraftModel, normalize_context_k, shared_slots
+from plugin.projection.few_tokens import Deferred
 
 
 def context_keys():
@@ -72,3 +74,54 @@ def test_the_context_is_mixed_and_normed_on_the_cpu(layers):
             x = fusion[layer, 0] * states[:, :width] + fusion[layer, 1] * states[:, width:]
         want = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * backbone._hidden_norm_weight
         torch.testing.assert_close(got[layer], want)
+
+
+class Norm:
+    """A draft's norm as its layers call it."""
+
+    def __init__(self, width):
+        self.weight = torch.rand(width) + 0.5
+
+    def __call__(self, x, residual=None):
+        made = x.x @ x.weight.T if isinstance(x, Deferred) else x
+        total = made if residual is None else residual + made
+        normed = total / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.weight
+        return normed if residual is None else (normed, total)
+
+
+def test_a_drafts_layers_leave_their_last_projections_to_the_next_norm(monkeypatch):
+    torch.manual_seed(0)
+    width, inner = 8, 16
+    monkeypatch.setattr("plugin.projection.few_tokens.plain", lambda layer: True)
+    monkeypatch.setattr(backbone, "block_attention", lambda attn, positions, x: Deferred(x, attn))
+
+    def weight(*shape):
+        return torch.nn.Parameter(torch.randn(shape), requires_grad=False)
+
+    layers = [
+        SimpleNamespace(
+            fused=True,
+            self_attn=weight(width, width),
+            input_layernorm=Norm(width),
+            post_attention_layernorm=Norm(width),
+            mlp=SimpleNamespace(
+                gate_up_proj=SimpleNamespace(weight=weight(2 * inner, width)),
+                down_proj=SimpleNamespace(weight=weight(width, inner)),
+            ),
+        )
+        for _ in range(2)
+    ]
+    x = torch.randn(3, width)
+    states, residual = x, None
+    for layer in layers:
+        states, residual = DraftLayer.forward(layer, None, states, residual)
+        assert isinstance(states, Deferred)
+    last = Norm(width)
+    got, _ = last(states, residual)
+
+    want = x
+    for layer in layers:
+        want = want + layer.input_layernorm(want) @ layer.self_attn.T
+        gate, up = (layer.post_attention_layernorm(want) @ layer.mlp.gate_up_proj.weight.T).chunk(2, dim=-1)
+        want = want + (torch.nn.functional.silu(gate) * up) @ layer.mlp.down_proj.weight.T
+    torch.testing.assert_close(got, last(want), rtol=1e-4, atol=1e-4)

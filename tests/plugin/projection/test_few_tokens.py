@@ -3,28 +3,72 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-from plugin.projection import few_tokens, triton_linear
-from plugin.projection.triton_linear import choose_cut
+from plugin.projection import few_tokens, residual_norm, triton_linear
+from plugin.projection.triton_linear import Cut, choose_cut
 from tests.plugin.attention.interpreted import interpreted_errors
-from tests.plugin.projection.few_tokens_cases import CASES, TOLERANCE, case_error, reference
+from tests.plugin.projection.few_tokens_cases import (
+    CASES,
+    IN_PARTS,
+    SWEPT_CUTS,
+    TOKENS,
+    TOLERANCE,
+    case_error,
+    parts_facts,
+    reference,
+    tokens_error,
+)
 
 SHAPES_1B = [(1536, 1152), (1152, 1024), (2 * 6912, 1152), (1152, 6912)]
+TAPS_1B = (1152, 5 * 1152)
+ULPS = 4
+"""As in `test_residual_norm`."""
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, float]:
-    found: dict[str, float] = interpreted_errors("tests.plugin.projection.few_tokens_cases")
+def interpreted() -> dict[str, Any]:
+    found: dict[str, Any] = interpreted_errors("tests.plugin.projection.few_tokens_cases")
     return found
 
 
+def check_parts(facts: dict[str, float], dtype: torch.dtype) -> None:
+    """What comes next adds up the same bits in every run; a norm's own sums may have another order beside parts; and a
+    share that is left out is seen."""
+    assert facts["share"] < TOLERANCE[dtype]
+    assert facts["run to run"] == facts["not in order, or rounded twice"] == 0
+    assert max(facts["ulps of a norm"], facts["ulps of a plain norm"]) < ULPS
+    assert facts["a share left out"] > 10 * TOLERANCE[dtype]
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_the_program_equals_the_product(interpreted: dict[str, float], name: str) -> None:
-    assert interpreted[name] < TOLERANCE[torch.float16]
+def test_the_program_equals_the_product(interpreted: dict[str, Any], name: str) -> None:
+    assert interpreted["cases"][name] < TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("cut", SWEPT_CUTS)
+def test_any_number_of_tokens_is_projected(interpreted: dict[str, Any], cut: str) -> None:
+    errors = interpreted["tokens"][cut]
+    assert len(errors) == len(TOKENS)
+    assert max(errors) < TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_parts_are_added_up_in_order_and_rounded_once(interpreted: dict[str, Any], name: str) -> None:
+    check_parts(interpreted["parts"][name], torch.float16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gpu_parts_and_any_number_of_tokens(dtype: torch.dtype) -> None:
+    for name in IN_PARTS:
+        check_parts(parts_facts(name, "cuda", dtype), dtype)
+    for cut in SWEPT_CUTS:
+        assert max(tokens_error(cut, tokens, "cuda", dtype) for tokens in TOKENS) < TOLERANCE[dtype]
 
 
 @pytest.mark.gpu
@@ -36,7 +80,7 @@ def test_gpu_the_program_equals_the_product(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [1, 8, 27, 32])
-@pytest.mark.parametrize(("outputs", "inputs"), SHAPES_1B)
+@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B, TAPS_1B])
 def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs: int, inputs: int) -> None:
     torch.manual_seed(0)
     x = torch.randn(tokens, inputs, dtype=torch.bfloat16, device="cuda")
@@ -47,18 +91,82 @@ def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs:
         assert float((got.double() - want).norm() / want.norm()) < TOLERANCE[torch.bfloat16]
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B[:3], (48, 32), (262_144, 1152)])
-def test_a_cut_covers_the_weight_in_whole_tiles(outputs: int, inputs: int) -> None:
-    cut = choose_cut(outputs, inputs)
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 8, 32])
+def test_gpu_a_captured_product_in_parts_is_the_same_in_every_replay(tokens: int) -> None:
+    torch.manual_seed(0)
+    x, weight = (torch.randn(n, 6912, dtype=torch.bfloat16, device="cuda") for n in (tokens, 1152))
+    residual, norm = (torch.randn(*n, 1152, dtype=torch.bfloat16, device="cuda") for n in ((tokens,), ()))
+    want = residual_norm.norm_add_norm_op(x, weight, residual, norm, norm, 1e-6)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = residual_norm.norm_add_norm_op(x, weight, residual, norm, norm, 1e-6)
+    for _ in range(50):
+        for one in got:
+            one.zero_()
+        graph.replay()
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 17, 32])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [*SHAPES_1B, TAPS_1B, (48, 32), (262_144, 1152), (2560, 10_240), (80, 2304)]
+)
+def test_a_cut_covers_the_weight_in_whole_tiles(outputs: int, inputs: int, tokens: int) -> None:
+    cut = choose_cut(outputs, inputs, tokens)
     assert cut is not None
     assert outputs % cut.block_n == 0
-    assert inputs % cut.block_k == 0
-    assert 0 <= cut.fetched * cut.block_k <= inputs
+    assert inputs % (cut.splits * cut.block_k) == 0
+    assert 0 <= cut.fetched * cut.block_k * cut.splits <= inputs
+    assert (cut.splits > 1) == (inputs > triton_linear.MAX_INPUTS)
+    fetched_bytes = cut.fetched * cut.block_k * cut.splits * outputs * 2
+    assert fetched_bytes <= triton_linear.FETCH_BYTES
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(20, 64), (32, 50), SHAPES_1B[3]])
-def test_no_cut_where_tiles_are_not_whole_or_inputs_too_many(outputs: int, inputs: int) -> None:
-    assert choose_cut(outputs, inputs) is None
+@pytest.mark.parametrize(("outputs", "inputs", "shares"), [(*SHAPES_1B[3], 9), (*TAPS_1B, 9), (640, 3200, 5)])
+def test_shares_make_enough_programs(outputs: int, inputs: int, shares: int) -> None:
+    cut = choose_cut(outputs, inputs, 8)
+    assert cut is not None
+    assert cut.splits == shares
+    assert outputs // cut.block_n * shares >= triton_linear.SPLIT_PROGRAMS
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(20, 64), (32, 50), (24, 6912), (64, 17 * 128), (64, 2111)])
+def test_no_cut_where_tiles_or_shares_are_not_whole(outputs: int, inputs: int) -> None:
+    if inputs == 17 * 128:  # 17 tiles, a prime number of them
+        assert triton_linear.MAX_SPLITS < 17
+    assert choose_cut(outputs, inputs, 8) is None
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 16, 17, 32])
+def test_tiles_of_gate_and_up_have_more_outputs_than_tokens(tokens: int) -> None:
+    cut = choose_cut(*SHAPES_1B[2], tokens)
+    assert cut is not None
+    assert cut.block_n > max(tokens, 16)
+    assert SHAPES_1B[2][0] % (2 * cut.block_n) == 0
+
+
+def test_gate_and_up_have_no_shares() -> None:
+    x, weight = torch.zeros(2, 128, dtype=torch.float16), torch.zeros(64, 128, dtype=torch.float16)
+    with pytest.raises(ValueError, match="2 shares of gate and up"):
+        triton_linear.project(x, weight, Cut(16, 64, 0, splits=2), "silu")
+    x, weight = torch.randn(2, 2304).half(), (torch.randn(64, 2304) * 2304**-0.5).half()
+    cut = choose_cut(64, 2304, 2)
+    assert cut is not None
+    assert cut.splits > 1
+    want = reference(x, weight, "silu")
+    got = few_tokens.gated_op(x, weight, "silu")
+    assert float((got.double() - want).norm() / want.norm()) < TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_what_cannot_be_cut_stays_with_pytorch(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    monkeypatch.setattr(triton_linear, "project_parts", None)
+    x, weight = torch.randn(tokens, 17 * 128).half(), torch.randn(64, 17 * 128).half()
+    want, out = torch.nn.functional.linear(x, weight), torch.empty(tokens, 64).half()
+    few_tokens.linear_into(x, weight, out)
+    for got in (few_tokens.linear_op(x, weight), few_tokens.unsummed(x, weight), out):
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("tokens", [1, 16])
@@ -103,7 +211,14 @@ def test_batch_invariance_and_many_tokens_stay_with_pytorch(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("tokens", "linear", "gated"),
-    [(16, True, True), (17, True, False), (32, True, False), (33, False, False)],
+    [
+        (16, True, True),
+        (17, True, True),
+        (30, True, True),
+        (31, True, False),
+        (32, True, False),
+        (33, False, False),
+    ],
 )
 def test_each_op_has_its_own_number_of_tokens(
     monkeypatch: pytest.MonkeyPatch, tokens: int, linear: bool, gated: bool
@@ -115,7 +230,18 @@ def test_each_op_has_its_own_number_of_tokens(
         return x
 
     monkeypatch.setattr(triton_linear, "project", project)
+    monkeypatch.setattr(few_tokens, "MAX_GATED_TOKENS", 30)
     x, weight = torch.zeros(tokens, 64, dtype=torch.float16), torch.zeros(64, 64, dtype=torch.float16)
     few_tokens.linear_op(x, weight)
     few_tokens.gated_op(x, weight, "silu")
     assert ours == [""] * linear + ["silu"] * gated
+
+
+@pytest.mark.parametrize(("most", "ours"), [(8, True), (7, False)])
+def test_shares_have_their_own_number_of_tokens(
+    monkeypatch: pytest.MonkeyPatch, most: int, ours: bool
+) -> None:
+    monkeypatch.setattr(few_tokens, "MAX_SPLIT_TOKENS", most)
+    x, weight = (torch.zeros(n, 6912, dtype=torch.float16) for n in (8, 64))
+    assert (few_tokens._cut(x, weight) is not None) == ours
+    assert few_tokens._cut(x[:, :1152].contiguous(), weight[:, :1152].contiguous()) is not None

@@ -1,0 +1,1 @@
+"""What projections of few tokens cost a decoder and a draft on this GPU."""
