@@ -56,6 +56,7 @@ def of_every_runner() -> None:
     processes.from_the_fork_server()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
+    front_end.sampling_parameters_by_what_can_change()
 
 
 def of_the_v1_runner() -> None:
