@@ -30,11 +30,11 @@ def say(**answer: Any) -> None:
     print("@" + json.dumps(answer), flush=True)
 
 
-def prompts(batch: int, length: int, vocabulary: int) -> list[list[int]]:
-    """`batch` prompts of `length` random ids, the same in every process."""
+def prompts(batch: int, length: int, vocabulary: int, seed: int = 0) -> list[list[int]]:
+    """`batch` prompts of `length` random ids, for each seed the same in every process."""
     import random
 
-    generator = random.Random(0)
+    generator = random.Random(seed)
     return [[2, *(generator.randrange(10, vocabulary) for _ in range(length - 1))] for _ in range(batch)]
 
 

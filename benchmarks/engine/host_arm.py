@@ -1,8 +1,9 @@
 """One engine in a process of its own whose decode steps are timed: `python -m benchmarks.engine.host_arm SPEC`.
 
 SPEC is that of `benchmarks.engine.arm` with "multiprocess" and "detokenize"; `{"measure": batch, "tokens": n, "rounds":
-r}` is answered with the fields of `Measured`. With "multiprocess" the engine's core runs in a process of its own, as it
-is served, and only the steps a second can be had.
+r}` is answered with the fields of `Measured`, and `{"join": admit, "beside": others, "every": steps, "tokens": n,
+"rounds": r}` with those of `Joins`. With "multiprocess" the engine's core runs in a process of its own, as it is
+served, and only the steps a second can be had.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import os
 import pstats
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
 from benchmarks.engine.arm import prompts, serve
 from benchmarks.engine.critical_path import device_events, shares
+from benchmarks.engine.host_joins import Joins, Round, measure
 from benchmarks.engine.host_report import Measured
 from benchmarks.engine.phases import PhaseClock, functions, in_order, timed
 
@@ -61,11 +63,30 @@ class HostArm:
             steps, found.functions_step = _a_step(profiled_runs)
             stats: Any = pstats.Stats(profile)
             found.functions = functions(stats.stats, steps)
-            found.gpu_busy = self._busy(batch, tokens)
+            found.gpu_busy, _ = self._busy(lambda around: self.decode(batch, tokens, around)[0])
         return asdict(found)
 
-    def decode(self, batch: int, tokens: int, around: AbstractContextManager[Any]) -> tuple[int, float]:
-        """`decode_steps` of `batch` new requests of `tokens` tokens each."""
+    def join(self, admit: int, beside: int, every: int, tokens: int, rounds: int) -> dict[str, Any]:
+        """The fields of `Joins`."""
+        asynchronous = bool(self.engine.vllm_config.scheduler_config.async_scheduling)
+        found, roots = Joins(admit, beside, every, asynchronous), self._roots()
+        most = tokens - IN_FLIGHT * self.spec["query_len"]
+
+        def round_of() -> Round:
+            return Round(self.engine, roots["core"].scheduler, self.add)
+
+        measure(round_of, found, roots, tokens, most, WARM_ROUNDS, rounds)
+
+        def calls(joins: Joins) -> Callable[[AbstractContextManager[Any]], int]:
+            return lambda around: len(round_of().run(joins, tokens, most, around=around))
+
+        found.gpu_busy, _ = self._busy(calls(Joins(0, beside, every, asynchronous)))
+        busy, steps = self._busy(calls(found))
+        found.gpu_admission = (busy - found.gpu_busy) * steps / -(-steps // every)
+        return asdict(found)
+
+    def add(self, count: int, tokens: int) -> list[str]:
+        """Adds requests of new random prompts; their names."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -77,10 +98,15 @@ class HostArm:
             output_kind=RequestOutputKind.DELTA,
         )
         names = []
-        for ids in prompts(batch, self.spec["prompt_tokens"], self.spec["vocabulary"]):
+        for ids in prompts(count, self.spec["prompt_tokens"], self.spec["vocabulary"], self.serial):
             names.append(f"host-{self.serial}")
             self.serial += 1
             self.engine.add_request(names[-1], {"prompt_token_ids": ids}, params)
+        return names
+
+    def decode(self, batch: int, tokens: int, around: AbstractContextManager[Any]) -> tuple[int, float]:
+        """`decode_steps` of `batch` new requests of `tokens` tokens each."""
+        names = self.add(batch, tokens)
         return decode_steps(self.engine, names, tokens - IN_FLIGHT * self.spec["query_len"], around)
 
     def _roots(self) -> dict[str, Any]:
@@ -90,15 +116,16 @@ class HostArm:
             runner = getattr(runner, name, None)
         return {"engine": self.engine, "core": core, "runner": runner}
 
-    def _busy(self, batch: int, tokens: int) -> float:
-        """Seconds a step in which something runs on the GPU."""
+    def _busy(self, run: Callable[[AbstractContextManager[Any]], int]) -> tuple[float, int]:
+        """Seconds a step in which something runs on the GPU, and the steps that `run` takes within what it is given."""
         import torch
 
         if not torch.cuda.is_available():
-            return 0.0
+            return 0.0, 1
         profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-        steps, _ = self.decode(batch, tokens, _recorded(profiler))
-        return sum(share.critical_us for share in shares(device_events(profiler)).values()) / 1e6 / steps
+        steps = run(_recorded(profiler))
+        busy = sum(share.critical_us for share in shares(device_events(profiler)).values()) / 1e6
+        return busy / steps, steps
 
 
 def _a_step(runs: Sequence[tuple[int, float]]) -> tuple[int, float]:

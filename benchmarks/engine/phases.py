@@ -21,6 +21,10 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("core: the rest of the step", ("core.step_fn",)),
     ("schedule", ("core.scheduler.schedule",)),
     ("runner: the rest of execute_model", ("runner.execute_model",)),
+    ("requests that end", ("runner.finish_requests",)),
+    ("encoder: launch", ("runner.model_state.begin_prompts", "runner._execute_mm_encoder")),
+    ("requests that join", ("runner.add_requests",)),
+    ("requests that go on", ("runner.update_requests", "runner.block_tables.apply_staged_writes")),
     ("state of the batch", ("runner.gather_batch_req_state", "runner._update_states")),
     (
         "prepare inputs",
@@ -34,6 +38,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
             "runner._build_attention_metadata",
         ),
     ),
+    ("encoder: states to pages", ("runner.model_state.prepare_inputs_embeds",)),
     ("tell the verify graph its batch", ("runner.cudagraph_manager.sampling.stage",)),
     ("launch of the verify graph", ("runner.cudagraph_manager.run_fullgraph",)),
     ("verifier without a graph", ("runner.model.forward",)),
@@ -130,7 +135,7 @@ def timed(clock: PhaseClock, roots: Mapping[str, Any]) -> Iterator[list[str]]:
                 if getattr(owner, name, None) is None:
                     missing.append(place)
                     continue
-                undo.append(_put(owner, name, clock.around(phase, getattr(owner, name))))
+                undo.append(put(owner, name, clock.around(phase, getattr(owner, name))))
         yield missing
     finally:
         for back in reversed(undo):
@@ -150,7 +155,7 @@ def _owner(place: str, roots: Mapping[str, Any]) -> tuple[Any, str]:
     return owner, name
 
 
-def _put(owner: Any, name: str, value: Any) -> Callable[[], None]:
+def put(owner: Any, name: str, value: Any) -> Callable[[], None]:
     """Sets an attribute and returns what undoes that: an object that had it from its class has it from there again."""
     if name in vars(owner):
         before = vars(owner)[name]

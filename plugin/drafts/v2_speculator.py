@@ -60,7 +60,7 @@ class OneGraphSpeculator(DFlashSpeculator):
         self.idx_mapping.fill_(-1)  # by row of the batch its request; vLLM's DFlash does not use it
         self.context_cudagraph_manager: DFlashCudaGraphManager | None = None
         self._context_only = False
-        self._followed: torch.Tensor | None = None
+        self.followed: torch.Tensor | None = None  # whose `idx_mapping` is, by whoever wrote it
         self._last: Proposal | None = None
 
     @property
@@ -152,9 +152,9 @@ class OneGraphSpeculator(DFlashSpeculator):
 
     def _follow(self, requests: torch.Tensor | None) -> None:
         """Have the graphs draft for `requests`, `[num_requests]` in the batch's order; None for a dummy batch's."""
-        if requests is self._followed:
+        if requests is self.followed:
             return
-        self._followed = requests
+        self.followed = requests
         count = 0
         if requests is not None:
             count = requests.shape[0]

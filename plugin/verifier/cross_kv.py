@@ -69,12 +69,14 @@ class CrossKV:
         """
         if self._addresses is None or self._like is None:
             raise RuntimeError("the cross caches are not allocated yet")
-        places = np.empty((2, states.shape[0]), dtype=np.int32)
-        places[0] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
-        places[1] = positions_of(lengths)
+        num_tokens = states.shape[0]
+        # Positions begin where 16 divides the address, whatever the length: Triton compiles others for other addresses.
+        places = np.zeros((2, -(-num_tokens // 4) * 4), dtype=np.int32)
+        places[0, :num_tokens] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
+        places[1, :num_tokens] = positions_of(lengths)
         rows_and_positions = async_tensor_h2d(places, device=states.device)
-        for first in range(0, states.shape[0], PIECE_TOKENS):
-            piece = slice(first, first + PIECE_TOKENS)
+        for first in range(0, num_tokens, PIECE_TOKENS):
+            piece = slice(first, min(first + PIECE_TOKENS, num_tokens))
             kv = torch.nn.functional.linear(states[piece], self.weight, self.bias)
             row, position = rows_and_positions[:, piece]
             cross_write(kv, self.k_weights, self.eps, self._addresses, self._like, row, position, block_table)

@@ -26,6 +26,7 @@ from plugin.verifier.encoder_capture import encoder_graph_sizes
 from plugin.verifier.encoder_pass import EncoderPass
 from plugin.verifier.processing import MODALITY
 from plugin.verifier.prompt_batch import PromptBatch
+from plugin.verifier.prompt_graphs import PACKED, packed_size, views
 
 
 def copy_tokens(buffer: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -84,15 +85,11 @@ class EncoderGraphs(SupportsEncoderCudaGraph):
         path: str = "default",
         axis_keys: tuple[Any, ...] | None = None,
     ) -> EncoderCudaGraphCaptureInputs:
-        cu_seqlens = torch.full((max_batch_size + 2,), token_budget, dtype=torch.int32, device=device)
-        cu_seqlens[0] = 0
-        return EncoderCudaGraphCaptureInputs(
-            values={
-                "ids": torch.zeros(token_budget, dtype=torch.int64, device=device),
-                "positions": torch.zeros(token_budget, dtype=torch.int64, device=device),
-                "cu_seqlens": cu_seqlens,
-            }
-        )
+        packed = torch.zeros(packed_size(token_budget, max_batch_size), dtype=torch.int64, device=device)
+        ids, positions, cu_seqlens = views(packed, token_budget, max_batch_size, torch.int32)
+        cu_seqlens[1:] = token_budget
+        values = {"ids": ids, "positions": positions, "cu_seqlens": cu_seqlens, PACKED: packed}
+        return EncoderCudaGraphCaptureInputs(values=values)
 
     def prepare_encoder_cudagraph_replay_buffers(
         self, mm_kwargs: dict[str, Any], max_batch_size: int, max_frames_per_batch: int, path: str = "default"

@@ -39,7 +39,8 @@ class EncoderStates:
         """
         Args:
             held: states by the prompt's identity.
-            encode: prompts' token ids, each `[length]` -> their states, each `[length, hidden_size]`.
+            encode: prompts' token ids, each `[length]` -> their states, each `[length, hidden_size]`, which may be
+                gone with the next call.
             begin: one prompt's token ids -> a pass over it of which nothing is done.
             keep: whether states stay for later steps.
         """
@@ -67,7 +68,7 @@ class EncoderStates:
 
     def of(self, prompts: Sequence[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
         """The states of prompts given by identity and token ids, each `[length, hidden_size]`. Those that are neither
-        held nor given twice are encoded together.
+        held nor given twice are encoded together. They are to be read before the next call.
         """
         if self._pass is not None and self._pass[0] in {key for key, _ in prompts}:
             key, done = self._pass
@@ -76,10 +77,24 @@ class EncoderStates:
         missing = {key: ids for key, ids in prompts if key not in self.held}
         fresh = dict(zip(missing, self._encode(list(missing.values())) if missing else (), strict=True))
         if self._keep:
-            self.held.update({key: _own(states) for key, states in fresh.items()})
+            self.held.update(zip(fresh, copies_of(list(fresh.values())), strict=True))
         return [fresh[key] if key in fresh else self.held[key] for key, _ in prompts]
 
 
-def _own(states: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy where it is a part of a batch's, all of which would stay in memory with it."""
-    return states if states.untyped_storage().nbytes() == states.nbytes else states.clone()
+def copies_of(states: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Each on its own, so that each can go on its own: one launch for all copies."""
+    copies = [torch.empty_like(each) for each in states]
+    if copies:
+        torch._foreach_copy_(copies, states)
+    return copies
+
+
+def joined(states: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors `[length, hidden_size]` as one; nothing is copied where they already lie one behind the other."""
+    first = states[0]
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for each in states:
+        if each.data_ptr() != end or each.untyped_storage().data_ptr() != storage:
+            return torch.cat(list(states))
+        end += each.nbytes
+    return first.as_strided((sum(map(len, states)), *first.shape[1:]), first.stride())

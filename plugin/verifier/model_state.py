@@ -6,6 +6,7 @@ that admits a request. Here the outputs go straight into the cross pages of all 
 through its pages and may replay its graphs.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +21,10 @@ from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelS
 from plugin.verifier.cross_kv import CrossKV
 from plugin.verifier.encoder_cache import keeps_states
 from plugin.verifier.encoder_capture import pass_graph_sizes
-from plugin.verifier.encoder_states import EncoderStates, Pass
+from plugin.verifier.encoder_states import EncoderStates, Pass, joined
 from plugin.verifier.pass_graphs import PassGraphs
 from plugin.verifier.processing import MODALITY
+from plugin.verifier.prompt_graphs import PromptGraphs
 
 
 class T5Gemma2ModelState(EncoderDecoderModelState):
@@ -45,12 +47,16 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
             keeps_states(self.vllm_config),
         )
         self._pass_graphs: PassGraphs | None = None
-        self._encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
+        self._prompt_graphs: PromptGraphs | None = None
+        self._begun: dict[str, torch.Tensor] = {}
+        """States of the prompts that the step under way admits, by request."""
+        self.encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
         self.batch: Any = None
         """The batch that is about to run, be it a dummy: read by `plugin.vllm_hooks.graph_sampling`."""
         self._batch: Any = None
-        self._gathered: torch.Tensor | None = None
-        """The slots whose encoder lengths stand in the buffer on the device."""
+        self.gathered: torch.Tensor | None = None
+        """The slots whose encoder lengths stand in the buffer on the device, by whoever wrote them there
+        (`plugin.vllm_hooks.decode_batch`)."""
         speculative = self.vllm_config.speculative_config
         self._graphs_need_metadata = speculative is not None and speculative.method != "dflash"
         self._block_tables: tuple[torch.Tensor, ...] = ()
@@ -70,6 +76,11 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         if missing:
             raise RuntimeError(f"the cross caches are in more than one group: {sorted(missing)[:3]}")
         self.cross_kv.bind()
+        with torch.inference_mode():  # no request waits for Triton; a token of row -1 is stored nowhere
+            table = block_tables.input_block_tables[self._cross_group]
+            self.cross_kv.write(
+                self.cross_kv.weight.new_zeros(1, self.cross_kv.weight.shape[1]), [1], [-1], table
+            )
 
     def capture_inner_cudagraphs(
         self, input_buffers: Any, block_tables: Any, attn_groups: Any, kv_cache_config: Any
@@ -86,14 +97,14 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
-        self._encoder_lens.np[req_index] = sum(
+        self.encoder_lens.np[req_index] = sum(
             feature.mm_position.get_num_embeds() for feature in new_req_data.mm_features
         )
-        self._gathered = None
+        self.gathered = None
 
     def apply_staged_writes(self) -> None:
         super().apply_staged_writes()
-        self._encoder_lens.copy_to_uva()
+        self.encoder_lens.copy_to_uva()
 
     def prepare_attn(
         self,
@@ -129,13 +140,13 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         on_host = np.zeros(num_reqs, dtype=np.int32)
         if for_capture:
             on_host[:] = self.max_encoder_len
-            self._gathered = None
+            self.gathered = None
             self.encoder_seq_lens_gpu.fill_(self.max_encoder_len)
         elif req_ids[0] in self.encoder_cache.mm_features:
-            on_host[: self._batch.num_reqs] = self._encoder_lens.np[self._batch.idx_mapping_np]
+            on_host[: self._batch.num_reqs] = self.encoder_lens.np[self._batch.idx_mapping_np]
             self._gather_encoder_lens()
         else:  # a dummy batch, whose slots belong to others
-            self._gathered = None
+            self.gathered = None
             self.encoder_seq_lens_gpu.zero_()
         on_device = self.encoder_seq_lens_gpu[:num_reqs]
         return {
@@ -148,11 +159,11 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         """Put the batch's encoder lengths into the buffer, zeros behind them, unless they stand there from the step
         before: the slots of an unchanged batch are the same tensor (`plugin.vllm_hooks.v2_batches`)."""
         slots = self._batch.idx_mapping
-        if slots is self._gathered:
+        if slots is self.gathered:
             return
-        self._gathered = slots
+        self.gathered = slots
         num_reqs = slots.shape[0]
-        torch.index_select(self._encoder_lens.gpu, 0, slots, out=self.encoder_seq_lens_gpu[:num_reqs])
+        torch.index_select(self.encoder_lens.gpu, 0, slots, out=self.encoder_seq_lens_gpu[:num_reqs])
         self.encoder_seq_lens_gpu[num_reqs:].zero_()
 
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> dict[str, Any]:
@@ -160,36 +171,63 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
         return inputs
 
+    def begin_prompts(self, new_requests: Sequence[Any], scheduled_encoder_inputs: Any) -> None:
+        """Run the encoder over the admitted prompts whose states are not there yet. It reads nothing but ids: called
+        before all else in the step, the GPU computes while the host prepares the rest.
+
+        Args:
+            new_requests: vLLM's `NewRequestData`.
+            scheduled_encoder_inputs: the scheduler's, by request.
+        """
+        self._begun = {}
+        if scheduled_encoder_inputs:
+            admitted = [each for each in new_requests if scheduled_encoder_inputs.get(each.req_id)]
+            prompts = [(f.identifier, f.data[MODALITY].data) for f in (r.mm_features[0] for r in admitted)]
+            with self.encoder_runner.timed_encoder_operation(scheduled_encoder_inputs.keys()):
+                states = self.encoder_states.of(prompts)
+            self._begun = {each.req_id: own for each, own in zip(admitted, states, strict=True)}
+
     def prepare_inputs_embeds(
         self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: Any, req_states: Any
     ) -> None:
-        """Run the encoder over the admitted prompts whose states are not there yet, and store the cross K/V of all.
+        """Store the cross K/V of the prompts that were begun.
 
         vLLM calls this after `prepare_attn` of the same step, which has the block tables.
+
+        Raises:
+            RuntimeError: a prompt was not begun.
         """
+        begun, self._begun = self._begun, {}
         if not scheduled_encoder_inputs:
             return
-        rows, prompts = [], []
-        for row, req_id in enumerate(input_batch.req_ids):
-            for i in scheduled_encoder_inputs.get(req_id, ()):
-                rows.append(row)
-                feature = self.encoder_cache.mm_features[req_id][i]
-                prompts.append((feature.identifier, feature.data[MODALITY].data))
-        with self.encoder_runner.timed_encoder_operation(scheduled_encoder_inputs.keys()):
-            states = self.encoder_states.of(prompts)
-            self.cross_kv.write(
-                torch.cat(states), [len(s) for s in states], rows, self._block_tables[self._cross_group]
+        if begun.keys() != scheduled_encoder_inputs.keys():
+            raise RuntimeError(
+                f"prompts of {list(begun)} are encoded, not of {list(scheduled_encoder_inputs)}"
             )
+        rows = {name: row for row, name in enumerate(input_batch.req_ids) if name in begun}
+        states = list(begun.values())
+        self.cross_kv.write(
+            joined(states),
+            [len(each) for each in states],
+            [rows[name] for name in begun],
+            self._block_tables[self._cross_group],
+        )
 
-    def _encode(self, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Encoder states `[length, hidden_size]` of each prompt, through the captured graphs where there are any.
+    def _encode(self, prompts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Encoder states `[length, hidden_size]` of each prompt, through the captured graphs where there are any; those
+        may be gone with the next call.
 
         vLLM's runner would first send each prompt's ids to the device on its own.
         """
         manager = self.encoder_runner.cudagraph_manager
-        if manager is not None and manager.is_captured():
+        if manager is None or not manager.is_captured():
+            return list(self.model.embed_multimodal(**{MODALITY: prompts}))
+        if self._prompt_graphs is None:
+            self._prompt_graphs = PromptGraphs(manager)
+        states = self._prompt_graphs.run(prompts)
+        if states is None:
             return list(manager.execute({MODALITY: prompts}))
-        return list(self.model.embed_multimodal(**{MODALITY: prompts}))
+        return states.split([len(prompt) for prompt in prompts])
 
     def _begin(self, prompt: torch.Tensor) -> Pass:
         """A pass over one prompt's token ids, `[length]`: captured, if there is a size that holds it."""

@@ -6,6 +6,7 @@ the token ids, its placeholder covers them all, and the decoder starts with its 
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -120,14 +121,22 @@ class T5Gemma2Processor(EncDecMultiModalProcessor[T5Gemma2ProcessingInfo]):
     requires_tokenizer = False
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalEncDecInput:
-        ids = np.asarray(inputs.mm_data_items.get_items(MODALITY, EncoderPrompts).get(0), dtype=np.int64)
+        ids = inputs.mm_data_items.get_items(MODALITY, EncoderPrompts).get(0)
+        return self.engine_input(np.asarray(ids, dtype=np.int64))
+
+    def engine_input(self, ids: np.ndarray) -> MultiModalEncDecInput:
+        """Of a prompt's ids, int64 `[length]`."""
         encoder = mm_input(
             prompt_token_ids=ids.tolist(),
             mm_kwargs=MultiModalKwargsItems({MODALITY: [encoder_item(ids)]}),
             mm_hashes={MODALITY: [prompt_identity(ids)]},
             mm_placeholders={MODALITY: [PlaceholderRange(offset=0, length=len(ids))]},
         )
-        return mm_enc_dec_input(encoder, [decoder_start_token_id(self.info.get_hf_config())])
+        return mm_enc_dec_input(encoder, [self._start])
+
+    @cached_property
+    def _start(self) -> int:
+        return decoder_start_token_id(self.info.get_hf_config())
 
     def create_encoder_prompt(self, prompt: list[int], mm_items: MultiModalDataItems) -> list[int]:
         return prompt

@@ -7,6 +7,7 @@ modality.
 """
 
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,19 @@ from plugin.verifier.processing import MODALITY
 
 
 class T5Gemma2Renderer(HfRenderer):
-    """Installed as vLLM's "hf" renderer by `plugin.vllm_hooks`."""
+    """Installed as vLLM's "hf" renderer by `plugin.vllm_hooks`.
 
-    @property
+    Rendering is done where it is called, on the server's event loop as in a thread of vLLM's: it takes less time than
+    the way to a thread and back, which vLLM's processing takes beside its counting, naming and checking of what a
+    request may bring to other models.
+    """
+
+    # Of transformers' configurations every reading of an attribute is a search.
+    @cached_property
     def is_t5gemma2(self) -> bool:
         return getattr(self.model_config.hf_config, "model_type", None) == MODEL_TYPE
 
-    @property
+    @cached_property
     def max_encoder_len(self) -> int:
         return max_encoder_len(self.model_config.hf_config, self.model_config.max_model_len)
 
@@ -40,8 +47,7 @@ class T5Gemma2Renderer(HfRenderer):
         """vLLM's server limits a prompt to the decoder's length; ours to the encoder's."""
         if not self.is_t5gemma2:
             return params
-        # The limit of output tokens belongs to the decoder and is checked there.
-        return replace(params, max_total_tokens=self.max_encoder_len, max_output_tokens=0)
+        return within_encoder(params, self.max_encoder_len)
 
     def _process_enc_dec(self, prompt: Any, *, skip_mm_cache: bool = False) -> EncoderDecoderInput:
         return super()._process_enc_dec(self._with_encoder_item(prompt), skip_mm_cache=skip_mm_cache)
@@ -52,6 +58,37 @@ class T5Gemma2Renderer(HfRenderer):
         return await super()._process_enc_dec_async(
             self._with_encoder_item(prompt), skip_mm_cache=skip_mm_cache
         )
+
+    def _process_multimodal(
+        self,
+        prompt: list[int],
+        mm_data: Any,
+        mm_uuids: Any,
+        mm_processor_kwargs: Any,
+        media_io_kwargs: Any = None,
+        *,
+        skip_mm_cache: bool = False,
+    ) -> Any:
+        """vLLM's, of the item that `_with_encoder_item` has made; with names from the caller, or where it is to be
+        timed, by vLLM's own way."""
+        if not self._is_direct or mm_uuids:
+            return super()._process_multimodal(
+                prompt, mm_data, mm_uuids, mm_processor_kwargs, media_io_kwargs, skip_mm_cache=skip_mm_cache
+            )
+        (ids,) = mm_data[MODALITY]
+        return self.get_mm_processor().engine_input(ids)
+
+    async def _process_tokens_async(self, prompt: Any, *, skip_mm_cache: bool = False) -> Any:
+        if not self._is_direct:
+            return await super()._process_tokens_async(prompt, skip_mm_cache=skip_mm_cache)
+        return self._process_tokens(prompt, skip_mm_cache=skip_mm_cache)
+
+    @cached_property
+    def _is_direct(self) -> bool:
+        if not self.is_t5gemma2 or self._mm_timing_registry._enabled:
+            return False
+        config = self.model_config.multimodal_config
+        return bool(config is None or config.get_limit_per_prompt(MODALITY))
 
     def _with_encoder_item(self, prompt: Any) -> Any:
         """Put the encoder prompt's ids into its "text" item.
@@ -88,3 +125,9 @@ class T5Gemma2Renderer(HfRenderer):
                     f"Token id {token_id} is out of vocabulary", parameter="prompt", value=token_id
                 )
         return {**prompt, "encoder_prompt": {**encoder_prompt, "multi_modal_data": {MODALITY: [array]}}}
+
+
+@lru_cache(maxsize=64)
+def within_encoder(params: TokenizeParams, max_encoder_len: int) -> TokenizeParams:
+    """With the encoder's budget. The limit of output tokens belongs to the decoder and is checked there."""
+    return replace(params, max_total_tokens=max_encoder_len, max_output_tokens=0)

@@ -56,6 +56,7 @@ def of_every_runner() -> None:
     processes.from_the_fork_server()
     front_end.plain_prompts_to_the_encoder()
     front_end.max_tokens_by_decoder_length()
+    front_end.sampling_parameters_by_what_can_change()
 
 
 def of_the_v1_runner() -> None:
@@ -76,8 +77,10 @@ def of_the_v2_runner() -> None:
     from plugin.vllm_hooks import (
         adaptive_verification,
         quick_launch,
+        sampler_parameters,
         v2_batches,
         v2_outputs,
+        v2_requests,
         v2_runner,
         v2_sampling,
         v2_steps,
@@ -89,8 +92,9 @@ def of_the_v2_runner() -> None:
     v2_runner.compiled_decoder_beside_encoder_inputs()
     v2_runner.first_token_as_decode()
     v2_runner.mixed_decode_graphs()
-    v2_batches.parameters_of_new_requests_only()
-    v2_batches.tensors_of_an_unchanged_batch()
+    sampler_parameters.parameters_where_they_are_read()
+    v2_requests.new_requests_in_one_launch()
+    v2_batches.tensors_of_decode_batches()
     v2_steps.steps_like_the_last()
     v2_sampling.graphs_that_sample()
     v2_sampling.greedy_steps()

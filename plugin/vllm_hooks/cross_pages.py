@@ -9,6 +9,9 @@ from typing import Any
 
 from plugin.vllm_hooks.hook import replace
 
+_PAGES = "_t5gemma2_cross_pages"
+"""Attribute of a `KVCacheManager`: its `CrossPages`."""
+
 
 class CrossPages:
     """The cross blocks in a `KVCacheManager`.
@@ -42,6 +45,15 @@ class CrossPages:
             manager.free(taker)
 
 
+def pages_of(kv_cache_manager: Any) -> CrossPages:
+    """The manager's."""
+    found: CrossPages | None = getattr(kv_cache_manager, _PAGES, None)
+    if found is None:
+        found = CrossPages(kv_cache_manager)
+        setattr(kv_cache_manager, _PAGES, found)
+    return found
+
+
 def encoder_inputs_before_the_first_token() -> None:
     """The scheduler looks in every step which of a running request's encoder inputs it has to compute. Those of an
     encoder-decoder model are computed before its first token, as vLLM's own loop finds one by one. Before the first
@@ -58,7 +70,7 @@ def encoder_inputs_before_the_first_token() -> None:
         ) -> Any:  # fmt: skip
             if self.is_encoder_decoder:
                 share = getattr(self.encoder_cache_manager, "share_pages", None)
-                if num_computed_tokens > 0 or (share and share(request, CrossPages(self.kv_cache_manager))):
+                if num_computed_tokens > 0 or (share and share(request, pages_of(self.kv_cache_manager))):
                     return [], num_new_tokens, encoder_compute_budget, [], []
             return stock(
                 self,

@@ -31,13 +31,13 @@ class GraphSampling:
     def __init__(self, runner: Any, is_plain: Callable[[Any], bool]) -> None:
         """`is_plain` says, before a batch is run, whether its tokens will be the largest logits and nothing else is
         asked for."""
-        self._runner, self._is_plain = runner, is_plain
+        self._runner, self.is_plain = runner, is_plain
         self._sizes = runner.max_num_reqs, 1 + runner.num_speculative_steps
         self._tokens = StepTokens.allocate(*self._sizes, device=runner.device)
-        self._slots = torch.full((runner.max_num_reqs,), -1, dtype=torch.int64, device=runner.device)
+        self.slots = torch.full((runner.max_num_reqs,), -1, dtype=torch.int64, device=runner.device)
         rejection = runner.rejection_sampler
         self._rates = None if rejection is None else rejection.synthetic_conditional_rates
-        self._seeds = torch.zeros_like(self._slots)
+        self._seeds = torch.zeros_like(self.slots)
         self._staged: torch.Tensor | None = None
         self._outputs: dict[int, GraphSampled] = {}
         self._given: GraphSampled | None = None
@@ -48,7 +48,7 @@ class GraphSampling:
         state of its requests, `num_reqs` at most, behind them."""
         runner = self._runner
         logits: torch.Tensor = runner.model.compute_logits(hidden_states)
-        buffers, states, slots = runner.input_buffers, runner.req_states, self._slots[:num_reqs]
+        buffers, states, slots = runner.input_buffers, runner.req_states, self.slots[:num_reqs]
         bounds, tokens = buffers.query_start_loc[: num_reqs + 1], self._tokens.of(num_reqs)
         synthetic = None if self._rates is None else (self._rates, buffers.positions, slots, self._seeds)
         greedy(logits, bounds, buffers.input_ids, self._sizes[1], synthetic, tokens)
@@ -68,22 +68,26 @@ class GraphSampling:
         """Before a replay: whose state it changes. Nothing is sent while the batch's slots are the same tensor (see
         `plugin.vllm_hooks.v2_batches`)."""
         batch = self._runner.model_state.batch
-        slots = batch.idx_mapping if self._is_plain(batch) else None
+        slots = batch.idx_mapping if self.is_plain(batch) else None
         if slots is self._staged:
             return
         if slots is None:
             self.stage_nobody()
             return
+        self.slots[len(slots) :].fill_(-1)
+        self.slots[: len(slots)].copy_(slots)
+        self.stand_staged(slots)
+
+    def stand_staged(self, slots: torch.Tensor | None) -> None:
+        """`self.slots` holds a plain batch's slots, or nobody's, by whoever wrote them there."""
         self._staged = slots
-        self._slots[len(slots) :].fill_(-1)
-        self._slots[: len(slots)].copy_(slots)
-        if self._rates is not None:
+        if slots is not None and self._rates is not None:
             self._seeds.copy_(self._runner.sampler.sampling_states.seeds.gpu)
 
     def stage_nobody(self) -> None:
         """Before replays that are no step, as a benchmark's: no request's state changes."""
         self._staged = None
-        self._slots.fill_(-1)
+        self.slots.fill_(-1)
 
     def output(self, batch: Any) -> GraphSampled | None:
         """The tokens of `batch`, which has just been replayed; None if it was not plain."""

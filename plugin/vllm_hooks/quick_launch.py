@@ -26,6 +26,7 @@ MODULES = (
     "vllm.v1.worker.gpu.spec_decode.dflash.speculator",
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
     "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils",
+    "plugin.attention.cross_write",
     "plugin.verifier.triton_greedy",
     "plugin.verifier.triton_step",
 )

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from plugin.verifier import triton_step
+from plugin.vllm_hooks.decode_batch import all_decode, place_of
 from plugin.vllm_hooks.hook import replace
 from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
@@ -36,32 +37,15 @@ class Kept:
     latest: Any = None
 
 
-def parameters_of_new_requests_only() -> None:
-    """The V2 runner sends the sampling parameters of all request slots, 15 arrays, to the device in every step. They
-    are written where a request is added and nowhere else; here a step that adds none sends none.
-
-    Unnecessary once the runner does so.
-    """
-    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-
-    def make(stock: Any) -> Any:
-        def add_requests(self: Any, scheduler_output: Any) -> None:
-            if scheduler_output.scheduled_new_reqs or not cross_kv_before_decoder(self):
-                stock(self, scheduler_output)
-
-        return add_requests
-
-    replace(GPUModelRunner, "add_requests", ("self", "scheduler_output"), make)
-
-
-def tensors_of_an_unchanged_batch() -> None:
+def tensors_of_decode_batches() -> None:
     """In most steps the same requests bring as many tokens as in the step before. The V2 runner sends their slots and
     bounds to the device anew each time, two or three copies through fresh pinned memory, and derives in further
     launches what follows from them. Here such a step takes the tensors of the last one; only positions, lengths, input
     ids, slots, block tables and what the host knows of the lengths are computed, those on the device in one launch
-    instead of four.
+    instead of four. Where another batch replays a decode graph, one that admits requests among them, an array and a
+    launch before that one say which it is (`plugin.vllm_hooks.decode_batch`).
 
-    Unnecessary once the runner keeps them itself.
+    Unnecessary once the runner keeps them itself, and sends at once what it has to.
     """
     from vllm.v1.worker.gpu.input_batch import InputBatch
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
@@ -74,8 +58,12 @@ def tensors_of_an_unchanged_batch() -> None:
             if key is not None and last is not None and last.attention is not None and key == last.key:
                 return next_batch(self, last, scheduler_output.has_structured_output_requests)
             setattr(self.input_buffers, _KEPT, None)  # should it fail half way
-            batch = stock(self, scheduler_output, batch_req_state, batch_desc, num_active_loras)
-            setattr(self.input_buffers, _KEPT, Kept(key, batch))
+            if _is_ours(self) and replays(batch_desc) and all_decode(self, batch_req_state):
+                batch, attention = _decode_batch(self, scheduler_output, batch_req_state, batch_desc)
+                setattr(self.input_buffers, _KEPT, Kept(key, batch, attention, batch))
+            else:
+                batch = stock(self, scheduler_output, batch_req_state, batch_desc, num_active_loras)
+                setattr(self.input_buffers, _KEPT, Kept(key, batch))
             return batch
 
         return prepare_inputs
@@ -83,17 +71,15 @@ def tensors_of_an_unchanged_batch() -> None:
     def preparing_attention(stock: Any) -> Any:
         def prepare_attn(self: Any, input_batch: Any) -> Any:
             last = kept(self)
-            if last is not None and input_batch is last.latest:  # `next_batch` has done it
+            if last is not None and input_batch is last.latest:  # it was done with the batch
                 return last.attention
             found = stock(self, input_batch)
             if last is not None and input_batch is last.batch:
                 last.attention = found
                 if last.key is not None and _COMPILED not in self.__dict__:
                     self.__dict__[_COMPILED] = True
-                    _write_inputs(self, input_batch)  # the same again
-                    none = torch.empty((0, 4), dtype=torch.int32, device=self.device)
-                    tables = self.block_tables
-                    triton_step.append_blocks(none, tables.block_table_ptrs, tables.block_table_strides)
+                    place_of(self).write(input_batch)  # the same again
+                    _write_inputs(self, input_batch)
             return found
 
         return prepare_attn
@@ -117,11 +103,39 @@ def kept(runner: Any) -> Kept | None:
     return getattr(runner.input_buffers, _KEPT, None)
 
 
+def replays(batch_desc: Any) -> bool:
+    """Whether a step is a graph's replay and nothing else."""
+    from vllm.config.compilation import CUDAGraphMode
+
+    return bool(batch_desc.cg_mode == CUDAGraphMode.FULL and batch_desc.num_ubatches == 1)
+
+
+def _is_ours(runner: Any) -> bool:
+    """Whether a batch's tensors follow from its requests, and how many tokens each brings."""
+    return (
+        cross_kv_before_decoder(runner)
+        and runner.adaptive_verification is None
+        and runner.pcp_manager is None
+        and runner.dcp_size == 1
+    )
+
+
+def _decode_batch(runner: Any, output: Any, state: Any, desc: Any) -> tuple[Any, Any]:
+    """A batch that `all_decode`, and what vLLM's `prepare_attn` would give for it; all tensors are being written."""
+    place, tables = place_of(runner), runner.block_tables
+    batch = place.batch(output, state, desc)
+    place.write(batch)
+    _write_inputs(runner, batch)
+    attention = (
+        tuple(table[: batch.num_reqs_after_padding] for table in tables.input_block_tables),
+        tables.slot_mappings[:, : batch.num_tokens_after_padding],
+    )
+    return batch, attention
+
+
 def _key(runner: Any, state: Any, batch_desc: Any) -> tuple[Any, ...] | None:
     """What a batch's tensors follow from, if that is all; None for steps with prefills and for other models."""
-    if state.has_prefill or not cross_kv_before_decoder(runner):
-        return None
-    if runner.adaptive_verification is not None or runner.pcp_manager is not None or runner.dcp_size > 1:
+    if state.has_prefill or not _is_ours(runner):
         return None
     drafts = state.num_draft_tokens_np
     return (
@@ -162,6 +176,7 @@ def _write_inputs(runner: Any, batch: Any) -> None:
         batch.cu_num_logits,
         requests.num_computed_tokens.gpu,
         requests.prefill_len.gpu,
+        requests.all_token_ids.gpu,
         requests.last_sampled_tokens,
         requests.draft_tokens,
         tables.block_table_ptrs,

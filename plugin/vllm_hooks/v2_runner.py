@@ -42,10 +42,11 @@ def compiled_decoder_beside_encoder_inputs() -> None:
 
 
 def encoder_passes_in_parts() -> None:
-    """The V2 runner runs an encoder in the step that admits a request, in one go. Here it does a long prompt's pass in
-    the parts that the scheduler's `PromptCacheManager` bids it, before the request is there.
+    """The V2 runner runs an encoder in the step that admits a request, in one go, once the host has prepared all else.
+    Here it does a long prompt's pass in the parts that the scheduler's `PromptCacheManager` bids it, before the request
+    is there; and a step begins with the encoder, so that the GPU has work meanwhile.
 
-    Unnecessary once vLLM's runners split encoder work over steps.
+    Unnecessary once vLLM's runners split encoder work over steps, and launch it first.
     """
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
@@ -54,6 +55,9 @@ def encoder_passes_in_parts() -> None:
             stock(self, scheduler_output)
             if cross_kv_before_decoder(self):
                 self.model_state.encoder_states.advance(scheduler_output.ec_manager_metadata)
+                self.model_state.begin_prompts(
+                    scheduler_output.scheduled_new_reqs, scheduler_output.scheduled_encoder_inputs
+                )
 
         return free_states
 

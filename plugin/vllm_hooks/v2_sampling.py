@@ -3,6 +3,7 @@
 from typing import Any
 
 from plugin.vllm_hooks.hook import replace
+from plugin.vllm_hooks.sampler_parameters import nothing_but_greedy, send_parameters
 from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
 
 _VERDICT = "_t5gemma2_greedy"
@@ -56,9 +57,9 @@ def graphs_that_sample() -> None:
 
 def greedy_steps() -> None:
     """The V2 runner samples a step of greedy requests like any other, in eight to ten launches. Where every token of
-    the step has its logits (no prefill) and all requests are plain greedy, its graph has done it, and without such a
-    graph here it is two (`plugin.verifier.triton_greedy`). Any other step is vLLM's, from the logits of its graph if
-    that has computed them.
+    the step has its logits and all requests are plain greedy, its graph has done it, and without such a graph here it
+    is two (`plugin.verifier.triton_greedy`). So it is in a step that admits requests: their one token each has its
+    logits, too. Any other step is vLLM's, from the logits of its graph if that has computed them.
 
     Unnecessary once the runner has a way of its own for greedy batches.
     """
@@ -78,6 +79,7 @@ def greedy_steps() -> None:
                     )
                 return chosen, chosen.num_sampled, chosen.num_rejected
             if grammar_output is not None or not _plain_greedy(self, input_batch):
+                send_parameters(self.sampler)
                 return stock(self, hidden_states, input_batch, grammar_output)
             from plugin.verifier.triton_greedy import greedy
 
@@ -112,6 +114,7 @@ class _RowsOfLogits:
 
 def _sample_of(runner: Any, stock: Any, logits: Any, input_batch: Any, grammar_output: Any) -> Any:
     """vLLM's `sample`, which picks the rows that it needs and takes them for hidden states."""
+    send_parameters(runner.sampler)
     model, runner.model = runner.model, _RowsOfLogits
     try:
         return stock(runner, logits, input_batch, grammar_output)
@@ -137,28 +140,26 @@ def _will_be_plain(runner: Any, batch: Any) -> bool:
 def _plain_greedy(runner: Any, batch: Any) -> bool:
     """Whether the step's tokens are the largest logits and nothing else is asked for. A batch whose slots are the last
     one's tensor (`plugin.vllm_hooks.v2_batches`) has the same requests."""
-    if batch.has_prefill or batch.logits_indices.shape[0] != batch.num_tokens:
+    if batch.logits_indices.shape[0] != batch.num_tokens:
+        return False
+    if batch.has_prefill and not _prefills_end(runner, batch):
         return False
     slots, verdict = getattr(runner, _VERDICT, (None, False))
     if slots is not batch.idx_mapping:
-        verdict = _nothing_but_greedy(runner, batch.idx_mapping_np)
+        verdict = (
+            cross_kv_before_decoder(runner)
+            and runner.batch_sharder is None
+            and nothing_but_greedy(runner.sampler, batch.idx_mapping_np)
+        )
         setattr(runner, _VERDICT, (batch.idx_mapping, verdict))
     return bool(verdict)
 
 
-def _nothing_but_greedy(runner: Any, slots: Any) -> bool:
-    from vllm.v1.worker.gpu.sample.sampler import Sampler
-    from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
-
-    sampler = runner.sampler
-    if not cross_kv_before_decoder(runner) or type(sampler) is not Sampler:
+def _prefills_end(runner: Any, batch: Any) -> bool:
+    """Whether all of a step's prefills end with it, so that each samples a token as a running request does, and nothing
+    is asked for of the prompts, which vLLM computes from what the requests' state was before."""
+    asked = runner.prompt_logprobs_worker
+    if asked.token_id_scores or asked.uses_prompt_logprobs[batch.idx_mapping_np].any():
         return False
-    if runner.batch_sharder is not None or sampler.trace_replay_state is not None:
-        return False
-    if sampler.compute_nans or sampler.return_sampling_mask or sampler.needs_logits_processing[slots].any():
-        return False
-    states = sampler.sampling_states
-    wants = states.max_num_logprobs(
-        slots
-    ) != NO_LOGPROBS or sampler.logprob_token_ids_state.max_num_token_ids(slots)
-    return not wants and not states.temperature.np[slots].any()
+    done = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
+    return bool((done >= batch.prefill_len_np).all())

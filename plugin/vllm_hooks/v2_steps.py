@@ -3,18 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from plugin.verifier import triton_step
 from plugin.vllm_hooks.hook import replace
 from plugin.vllm_hooks.v2_batches import Kept, kept, next_batch
+from plugin.vllm_hooks.v2_requests import append_blocks
 from plugin.vllm_hooks.v2_runner import EXECUTE_MODEL, cross_kv_before_decoder
 
 _LAST = "_t5gemma2_last_step"
 """Attribute of the runner: a `LastStep`, where its last step was one."""
-
-_NEW_BLOCKS = "_t5gemma2_new_blocks"
-"""Attribute of the block tables: buffers for `append_blocks`, as many as there may be steps under way."""
 
 UNUSED = ("lora_config", "pp_handler", "pooling_runner", "aux_output_connector", "fast_prefill")
 """Attributes of the runner that are None where the runner has nothing to do with what they are for."""
@@ -86,7 +81,7 @@ class LastStep:
         """What `execute_model` does for such a step."""
         cached = output.scheduled_cached_reqs
         runner.req_states.num_computed_tokens_np[self.slots] = cached.num_computed_tokens
-        append_blocks(runner.block_tables, self.slots, cached.new_block_ids)
+        append_blocks(runner, self.slots, cached.new_block_ids)
         batch = next_batch(runner, self.batch, output.has_structured_output_requests)
         runner.model_state.batch = batch
         found = runner.cudagraph_manager.run_fullgraph(self.graph)
@@ -98,36 +93,6 @@ class LastStep:
             finished_req_ids=output.finished_req_ids,
             num_spec_tokens_to_schedule=output.num_spec_tokens_to_schedule,
         )
-
-
-def append_blocks(tables: Any, slots: list[int], new_block_ids: list[tuple[list[int], ...] | None]) -> None:
-    """What vLLM's `append_block_ids` and `apply_staged_writes` do with a step's new blocks by request and cache group.
-    They send seven arrays, one through fresh pinned memory; here it is two.
-
-    Raises:
-        RuntimeError: a request has no room for its blocks.
-    """
-    rows: list[tuple[int, int, int, int]] = []
-    held = tables.num_blocks.np
-    for slot, groups in zip(slots, new_block_ids, strict=True):
-        for group, blocks in enumerate(groups or ()):
-            if not blocks:
-                continue
-            start = int(held[group, slot])
-            end = start + len(blocks)
-            if end > tables.input_block_tables[group].shape[1]:
-                raise RuntimeError(f"{end} blocks for the request in slot {slot}, cache group {group}")
-            rows += [(group, slot, start + i, block) for i, block in enumerate(blocks)]
-            held[group, slot] = end
-    if not rows:
-        return
-    pool = tables.__dict__.get(_NEW_BLOCKS)
-    if pool is None:
-        from vllm.v1.worker.gpu.buffer_utils import UvaBufferPool
-
-        pool = tables.__dict__[_NEW_BLOCKS] = UvaBufferPool((tables.max_num_reqs, 4), torch.int32)
-    triton_step.append_blocks(pool.copy_to_uva(rows), tables.block_table_ptrs, tables.block_table_strides)
-    tables.num_blocks.copy_to_uva()
 
 
 def _lengths(output: Any) -> list[tuple[str, int]]:

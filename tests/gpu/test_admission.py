@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.gpu.conftest import gpu_engine
+from tests.gpu.test_draft_launches import launched
 from tests.gpu.test_equality import differing
 from tests.reference.fixtures import NEW_TOKENS
 from tests.reference.greedy import GreedyReference
@@ -56,7 +58,7 @@ def packed(running: Any, prompts: Prompts) -> tuple[list[Any], list[Any]]:
 
     state, tensors = running.runner.model_state, [torch.tensor(p) for p in prompts]
     with torch.inference_mode():
-        with_graphs = state._encode(tensors)
+        with_graphs = [states.clone() for states in state._encode(tensors)]  # the next replay writes there
         without = running.runner.model.embed_multimodal(text=tensors)
         torch.cuda.synchronize()
     return with_graphs, without
@@ -164,3 +166,49 @@ def test_admission_steps_replay_full_graphs(
     assert len(admitting) >= 6
     assert admitting <= replayed, f"steps without a graph: {sorted(admitting - replayed)}"
     assert len(replayed) > 0.9 * len(steps)
+
+
+MOST_LAUNCHES = 24
+"""Of the host in a step that admits a request: the encoder's graph, its product with all layers' projections, their
+pages, what the request and the others bring, the batch, the step's inputs, its graph, its tokens' copy, the draft's."""
+
+
+@pytest.mark.parametrize("family", [None, "dflash"])
+def test_a_step_that_admits_a_short_prompt_is_few_launches(
+    verifier: Path, prompts: Prompts, fitted: Callable[[str], Path], family: str | None
+) -> None:
+    """Beside three running requests; how many it takes does not depend on the model's layers."""
+    from tests.engine.harness import Job
+
+    short = [prompt for prompt in prompts if len(prompt) <= 64][:6]
+    jobs = [Job(p, NEW_TOKENS, ignore_eos=True) for p in short[:3]]
+    jobs += [Job(p, 4, join_at=8 + 6 * i, ignore_eos=True) for i, p in enumerate(short[3:])]
+    counts: list[dict[str, int]] = []
+    with gpu_engine(verifier, fitted(family) if family else None, mode="graphs") as running:
+        runner = running.runner
+        execute, sample = runner.execute_model, runner.sample_tokens
+        admits = False
+
+        def executing(output: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal admits
+            admits = len(output.scheduled_new_reqs) == 1 < len(output.num_scheduled_tokens)
+            if not admits:
+                return execute(output, *args, **kwargs)
+            found, names = launched(lambda: execute(output, *args, **kwargs))
+            counts.append(dict(names))
+            return found
+
+        def sampling(*args: Any) -> Any:
+            if not admits:
+                return sample(*args)
+            found, names = launched(lambda: sample(*args))
+            for name, number in names.items():
+                counts[-1][name] = counts[-1].get(name, 0) + number
+            return found
+
+        with mock.patch.multiple(runner, execute_model=executing, sample_tokens=sampling):
+            running.run(jobs)
+    assert len(counts) == 3
+    for names in counts[1:]:  # the first may compile
+        assert names["cudaGraphLaunch"] == (3 if family else 2), names
+        assert sum(names.values()) <= MOST_LAUNCHES, names

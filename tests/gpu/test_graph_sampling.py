@@ -45,7 +45,7 @@ def with_tokens(running: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("family", [None, *FAMILIES])
-def test_all_steps_of_greedy_requests_but_admissions(
+def test_all_steps_of_greedy_requests(
     verifier: Path,
     reference: GreedyReference,
     prompts: Prompts,
@@ -61,13 +61,12 @@ def test_all_steps_of_greedy_requests_but_admissions(
             with sampled_by_graphs() as seen:
                 got = running.run([Job(prompt, NEW_TOKENS, ignore_eos=True) for prompt in asked[:batch]])
             assert differing([list(answer.tokens) for answer in got], reference, asked[:batch]) == []
-            plain = [step for step in with_tokens(running) if not step.scheduled_new_reqs]
-            assert len(seen) == len(plain), "every step but those that admit"
+            assert len(seen) == len(with_tokens(running)), "those that admit, too"
             assert max(seen) == batch
+        assert differing(ids(running, asked), reference, asked) == []
         with sampled_by_graphs() as seen:
-            assert differing(ids(running, asked), reference, asked) == []
             check_joins(running, reference, prompts, LENGTHS if family else ())
-        assert len(seen) > len(with_tokens(running)) / 2
+        assert len(seen) > 0.9 * len(with_tokens(running)), "beside requests that join and leave, too"
 
 
 @pytest.mark.parametrize("family", [None, "dflash", "dspark"])

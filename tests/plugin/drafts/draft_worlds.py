@@ -189,7 +189,7 @@ def world(monkeypatch, owner, from_anchor=False, eager=False):
     if issubclass(owner, OneGraphSpeculator):
         made.req_states.draft_tokens = drafts.as_subclass(DraftTokens)
         made.context_cudagraph_manager = Graphs(made, eager, drafts=False)
-        made._context_only, made._followed, made._last = False, None, None
+        made._context_only, made.followed, made._last = False, None, None
     else:
         made.sample_draft = lambda states, *_: model.pick(states)
         made._sample_sequential = sample

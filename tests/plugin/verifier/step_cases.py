@@ -1,19 +1,18 @@
 """A decode step's inputs under Triton's interpreter, a process of its own: prints by case whether all of it is right.
 
-There vLLM's own four programs run, too: without a GPU vLLM has a placeholder for Triton, which has to be replaced
+There vLLM's own programs run, too: without a GPU vLLM has a placeholder for Triton, which has to be replaced
 before its programs are made.
 """
 
-import ctypes
 import json
 import sys
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 
-from plugin.verifier.triton_step import BLOCK, PAD_SLOT_ID, append_blocks, step_inputs
+from plugin.verifier.triton_step import BLOCK, PAD_SLOT_ID, step_inputs
+from tests.plugin.verifier.batch_cases import BATCHES, addresses, table_at, writes_batch, writes_entries
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,8 @@ CASES = {
     "over the end of a block": Case([8, 8], [8, 8], 2, [9, 25], [1, 1]),
     "fewer drafts, and none": Case([8, 2, 1, 4], [8, 2, 1, 4], 4, [9, 100, 3, 63], [1, 1, 1, 1]),
     "a graph with more rows": Case([4, 4], [4, 4], 5, [30, 31], [1, 1]),
+    "first tokens": Case([1, 1], [1, 1], 3, [0, 0], [1, 1]),
+    "first tokens beside drafts": Case([8, 1, 4, 1], [8, 1, 4, 1], 6, [30, 0, 9, 6], [1, 1, 1, 7]),
     "as many requests as there can be": Case([8] * 6, [8] * 6, 6, [1, 2, 3, 4, 5, 6], [1] * 6),
     "resumed requests": Case([8, 3], [8, 3], 2, [20, 21], [20, 7]),
     "before a prompt's end, and over it": Case([4, 8, 8], [1, 1, 8], 3, [3, 3, 3], [20, 11, 9]),
@@ -69,10 +70,6 @@ class Made:
 
     def written(self) -> list[torch.Tensor]:
         return [*(self.args[name].cpu() for name in WRITTEN[:-1]), *(table.cpu() for table in self.batch)]
-
-
-def addresses(tensors):
-    return torch.tensor([t.data_ptr() for t in tensors], dtype=torch.uint64, device=tensors[0].device)
 
 
 def made(case, device):
@@ -110,6 +107,7 @@ def made(case, device):
         "logits_bounds": bounds(case.logits).to(device),
         "computed": by_slot(case.computed),
         "prefill": by_slot(case.prefill),
+        "prompts": torch.randint(100, 9000, (rows, 100), dtype=torch.int32).to(device),
         "sampled": torch.randint(5, 99, (rows, 1)).to(device),
         "drafts": torch.randint(5, 99, (rows, case.k)).to(device),
         "tables": addresses(own),
@@ -128,8 +126,8 @@ def made(case, device):
 
 
 def naive_step_inputs(
-    slots, bounds, logits_bounds, computed, prefill, sampled, drafts, tables, strides, block_counts, block_sizes,
-    enabled, ids, positions, lens, mappings, batch_tables, num_rows,
+    slots, bounds, logits_bounds, computed, prefill, prompts, sampled, drafts, tables, strides, block_counts,
+    block_sizes, enabled, ids, positions, lens, mappings, batch_tables, num_rows,
 ):  # fmt: skip
     """`step_inputs` on the CPU, request by request and cache by cache."""
     behind = len(slots)
@@ -140,6 +138,8 @@ def naive_step_inputs(
         count = int(logits_bounds[row + 1] - logits_bounds[row])
         positions[begin:end] = computed[slot] + torch.arange(end - begin)
         lens[row] = computed[slot] + end - begin
+        known = max(0, min(end - begin, int(prefill[slot] - computed[slot])))
+        ids[begin : begin + known] = prompts[slot, computed[slot] : computed[slot] + known]
         if lens[row] > prefill[slot]:
             if lens[row] - count >= prefill[slot]:
                 ids[end - count] = sampled[slot, 0]
@@ -159,26 +159,17 @@ def naive_step_inputs(
                 mappings[group, begin:end] = PAD_SLOT_ID
 
 
-def naive_append_blocks(new, tables, strides):
-    """`append_blocks` on the CPU, block by block."""
-    for group, slot, place, block in new.tolist():
-        width = int(strides[group])
-        table_at(tables[group], slot + 1, width)[slot, place] = block
-
-
-def table_at(address, rows, width):
-    """The int32 table at an address in the host's memory."""
-    pointer = ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int32))
-    return torch.from_numpy(np.ctypeslib.as_array(pointer, (rows, width)))
-
-
 def vllm_step_inputs(made):
-    """vLLM's own four programs, as its runner launches them."""
+    """vLLM's own five programs, as its runner launches them."""
     from vllm.v1.worker.gpu import block_table, input_batch
 
     a = made.args
     requests, rows = len(a["slots"]), a["num_rows"]
     starts, lens = a["bounds"][: rows + 1], a["lens"][:rows]
+    following = torch.zeros((1, len(a["computed"])), dtype=torch.int32, device=starts.device)
+    input_batch.prepare_prefill_inputs(
+        a["ids"], following, a["slots"], starts, a["prompts"], a["prefill"], a["computed"]
+    )
     input_batch.prepare_pos_seq_lens(a["slots"], starts, a["computed"], a["positions"], a["lens"])
     input_batch.combine_sampled_and_draft_tokens(
         a["ids"], a["slots"], a["sampled"], starts, lens, a["prefill"], a["drafts"], a["logits_bounds"],
@@ -223,18 +214,6 @@ def control(case):
     return equal(ours, plain)
 
 
-def appends(device):
-    """Whether blocks go to their places, in tables of different widths, and nothing else does."""
-    own = [torch.zeros((3, width), dtype=torch.int32, device=device) for width in (5, 9)]
-    strides = torch.tensor([one.stride(0) for one in own], device=device)
-    new = torch.tensor([[1, 2, 8, 70], [0, 0, 3, 71], [0, 0, 4, 72], [1, 0, 0, 73]], dtype=torch.int32)
-    want = [one.cpu() for one in own]
-    for group, slot, place, block in new.tolist():
-        want[group][slot, place] = block
-    append_blocks(new.to(device), addresses(own), strides)
-    return all(torch.equal(a.cpu(), b) for a, b in zip(own, want, strict=True))
-
-
 def main() -> None:
     """Print one JSON object."""
     import triton
@@ -242,8 +221,11 @@ def main() -> None:
 
     triton_utils.triton, triton_utils.tl = triton, triton.language
     found = {name: is_right(case, "cpu") for name, case in CASES.items()}
-    found["appends"] = appends("cpu")
+    found["entries"] = writes_entries("cpu")
+    for name in BATCHES:
+        found |= {f"{name}, plain {plain}": writes_batch(name, "cpu", plain) for plain in (True, False)}
     found["control"] = control(CASES["one request"])
+    found["control of batches"] = writes_batch("one request", "cpu", True, wrong=1)
     json.dump(found, sys.stdout)
 
 

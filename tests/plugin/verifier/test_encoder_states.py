@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plugin.verifier.encoder_states import EncoderStates
+from plugin.verifier.encoder_states import EncoderStates, joined
 from plugin.verifier.encoder_work import EncoderWork
 
 
@@ -56,6 +56,32 @@ def test_equal_prompts_are_encoded_once_and_held(made):
     assert made.calls == [[3, 4], [5]]
     for states in made.keeping.held.values():
         assert states.untyped_storage().nbytes() == states.nbytes  # no part of a batch's
+
+
+def test_what_is_held_outlives_the_buffer_that_it_comes_from():
+    """A prompt may fill the whole of a graph's buffer."""
+    buffer = torch.zeros(4, 1)
+
+    def encode(prompts):
+        (ids,) = prompts
+        buffer[: len(ids)] = ids[:, None].float()
+        return [buffer[: len(ids)]]
+
+    states = EncoderStates({}, encode, Pass, keep=True)
+    for prompt, want in ((B, [4, 5, 6, 7]), (A, [3, 4, 5]), (B, [4, 5, 6, 7])):
+        assert ids_of(states.of([prompt])) == [want]
+    assert ids_of([states.held["b"]]) == [[4, 5, 6, 7]]
+
+
+def test_states_that_lie_one_behind_the_other_are_not_copied():
+    flat = torch.arange(24.0).view(8, 3)
+    parts = list(flat.split([2, 5, 1]))
+    assert joined(parts).data_ptr() == flat.data_ptr()
+    assert torch.equal(joined(parts), flat)
+    assert torch.equal(joined(parts[1:2]), flat[2:7])
+    for others in (parts[::-1], [parts[0], parts[2]], [parts[0], parts[0]], [parts[0], parts[1].clone()]):
+        assert torch.equal(joined(others), torch.cat(others))
+        assert joined(others).data_ptr() != others[0].data_ptr()
 
 
 def test_without_a_cache_nothing_is_held(made):

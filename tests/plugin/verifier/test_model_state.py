@@ -37,8 +37,8 @@ def state(monkeypatch):
     made.max_encoder_len = 500
     made.encoder_seq_lens_gpu = torch.full((4,), 77, dtype=torch.int32)
     made.encoder_cache = SimpleNamespace(mm_features={})
-    made._encoder_lens = buffer_utils.UvaBackedTensor(4, dtype=torch.int32)
-    made._gathered, made._graphs_need_metadata, made._pass_graphs = None, False, None
+    made.encoder_lens = buffer_utils.UvaBackedTensor(4, dtype=torch.int32)
+    made.gathered, made._graphs_need_metadata, made._pass_graphs = None, False, None
     return made
 
 
@@ -117,30 +117,58 @@ def test_a_dummy_batch_between_two_steps_has_the_lengths_gathered_again(state):
     add(state, "a", 0, 5)
     slots = [0]
     assert lengths(state, ["a"], slots) == [5]
-    kept = state._gathered
+    kept = state.gathered
     lengths(state, ["req_0_x"], slots, capture=True)
     state._batch = SimpleNamespace(idx_mapping=kept)
     state._gather_encoder_lens()
     assert state.encoder_seq_lens_gpu.tolist() == [5, 0, 0, 0]
 
 
-def test_admitted_prompts_are_encoded_and_stored_in_batch_order(state):
-    """The scheduler names a resumed request after a new one; the batch has them the other way round."""
-    written = {}
-    for req_id, length in {"running": 4, "new": 3, "resumed": 6}.items():
-        state.encoder_cache.mm_features[req_id] = [feature(length)]
+def request(name, length):
+    return SimpleNamespace(req_id=name, mm_features=[feature(length)])
+
+
+@pytest.fixture
+def encoding(state):
+    """What encoded and written to pages is, by calls."""
+    calls = SimpleNamespace(encoded=[], written=[])
+
+    def embed(text):
+        calls.encoded.append([len(prompt) for prompt in text])
+        return [prompt[:, None].float() for prompt in text]
+
     state.encoder_runner = SimpleNamespace(
         cudagraph_manager=None, timed_encoder_operation=lambda _: nullcontext()
     )
-    state.model = SimpleNamespace(embed_multimodal=lambda text: [p[:, None].float() for p in text])
+    state.model = SimpleNamespace(embed_multimodal=embed)
     state.encoder_states = EncoderStates({}, state._encode, None, keep=False)
     state._block_tables, state._cross_group = ("self table", "cross table"), CROSS
-    state.cross_kv = SimpleNamespace(write=lambda *args: written.setdefault("call", args))
-    batch = SimpleNamespace(req_ids=["running", "resumed", "new"])
-    assert state.prepare_inputs_embeds({"new": [0], "resumed": [0]}, batch, None) is None
-    states, got_lengths, rows, table = written["call"]
-    assert (got_lengths, rows, table) == ([6, 3], [1, 2], "cross table")
-    assert states.flatten().tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    state.cross_kv = SimpleNamespace(write=lambda *args: calls.written.append(args))
+    state._begun = {}
+    return calls
+
+
+def test_admitted_prompts_are_encoded_first_and_stored_by_their_rows(state, encoding):
+    """The scheduler names a resumed request after a new one; the batch has them the other way round, and one that
+    shares another's pages brings no encoder input."""
+    inputs = {"new": [0], "resumed": [0]}
+    state.begin_prompts([request("new", 3), request("sharing", 3), request("resumed", 6)], inputs)
+    assert (encoding.encoded, encoding.written) == ([[3, 6]], [])
+    batch = SimpleNamespace(req_ids=["running", "resumed", "sharing", "new"])
+    assert state.prepare_inputs_embeds(inputs, batch, None) is None
+    [(states, got_lengths, rows, table)] = encoding.written
+    assert (got_lengths, rows, table) == ([3, 6], [3, 1], "cross table")
+    assert states.flatten().tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_prompt_that_was_not_begun_is_told(state, encoding):
+    state.begin_prompts([request("new", 3)], {"new": [0]})
+    with pytest.raises(RuntimeError, match=r"prompts of \['new'\] are encoded, not of \['other'\]"):
+        state.prepare_inputs_embeds({"other": [0]}, SimpleNamespace(req_ids=["other"]), None)
+    state.begin_prompts([request("new", 3)], {"new": [0]})
+    state.begin_prompts([], {})  # the step behind one that failed
+    with pytest.raises(RuntimeError, match="prompts of"):
+        state.prepare_inputs_embeds({"new": [0]}, SimpleNamespace(req_ids=["new"]), None)
 
 
 def test_passes_are_captured_once_more_after_the_memory_was_measured(state, monkeypatch):
@@ -171,8 +199,24 @@ def test_passes_are_captured_once_more_after_the_memory_was_measured(state, monk
     assert made == [("the encoder", [256, 512], torch.bfloat16)] * 2
 
 
-def test_a_step_that_admits_nobody_does_nothing(state):
+def test_a_step_that_admits_nobody_does_nothing(state, encoding):
+    state.begin_prompts([request("sharing", 3)], {})
     assert state.prepare_inputs_embeds({}, SimpleNamespace(req_ids=["running"]), None) is None
+    assert encoding.encoded == encoding.written == []
+
+
+def test_the_program_that_stores_is_there_before_the_first_request(state):
+    """And stores nothing then."""
+    written = []
+    layer = SimpleNamespace(attn=SimpleNamespace(cross_name="cross.0"))
+    state.cross_kv = SimpleNamespace(
+        layers=[layer], bind=lambda: written.append("bound"), weight=torch.ones(6, 12),
+        write=lambda states, *others: written.append((states.shape, *others)),
+    )  # fmt: skip
+    groups = [SimpleNamespace(layer_names=[name]) for name in ("self.0", "cross.0")]
+    tables = SimpleNamespace(input_block_tables=["self table", "cross table"])
+    state.initialize_kv_cache(SimpleNamespace(kv_cache_groups=groups), tables)
+    assert written == ["bound", ((1, 12), [1], [-1], "cross table")]
 
 
 def decoder(layers=3, hidden=12, heads=2, kv_heads=1, dim=8):

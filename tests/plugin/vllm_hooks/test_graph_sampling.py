@@ -83,22 +83,22 @@ def test_slots_and_seeds_are_sent_where_the_batch_changes(by_row):
     slots = torch.tensor([3, 1])
     made.model_state.batch = SimpleNamespace(idx_mapping=slots, num_reqs=2, plain=True)
     sampling.stage()
-    assert sampling._slots.tolist() == [3, 1, -1, -1, -1, -1]
+    assert sampling.slots.tolist() == [3, 1, -1, -1, -1, -1]
     assert sampling._seeds.tolist() == list(range(SLOTS))
     seeds.gpu = seeds.gpu + 100  # vLLM's own buffer is another one after every write
-    sampling._slots[0] = 77
+    sampling.slots[0] = 77
     sampling.stage()
-    assert sampling._slots[0] == 77  # an unchanged batch
+    assert sampling.slots[0] == 77  # an unchanged batch
     made.model_state.batch.idx_mapping = slots.clone()
     sampling.stage()
-    assert sampling._slots.tolist() == [3, 1, -1, -1, -1, -1]
+    assert sampling.slots.tolist() == [3, 1, -1, -1, -1, -1]
     assert sampling._seeds[0] == 100
     made.model_state.batch.plain = False
     sampling.stage()
-    assert sampling._slots.tolist() == [-1] * SLOTS
-    sampling._slots[0] = 77
+    assert sampling.slots.tolist() == [-1] * SLOTS
+    sampling.slots[0] = 77
     sampling.stage()
-    assert sampling._slots[0] == 77  # and another one whose state is not to be changed
+    assert sampling.slots[0] == 77  # and another one whose state is not to be changed
 
 
 def test_the_memory_of_the_largest_logits_is_what_it_reserves(by_row, monkeypatch):
@@ -111,7 +111,7 @@ def test_the_memory_of_the_largest_logits_is_what_it_reserves(by_row, monkeypatc
 
 def test_control_a_batch_that_is_updated_though_it_is_not_plain_would_be_seen(by_row):
     made, sampling = made_with("cpu")
-    sampling._is_plain = lambda batch: True
+    sampling.is_plain = lambda batch: True
     with pytest.raises(AssertionError):
         check(made, sampling, lambda hidden: sampling.run(hidden, SLOTS))
 

@@ -73,8 +73,9 @@ def runner(monkeypatch):
     made.sampler = sampler
     made.model_state = SimpleNamespace(cross_kv_before_decoder=True, postprocess_state=lambda *_: None)
     made.prompt_logprobs_worker = SimpleNamespace(
-        compute_prompt_logprobs=lambda *_: {}, compute_prompt_token_id_logprobs=lambda *_: {}
-    )
+        compute_prompt_logprobs=lambda *_: {}, compute_prompt_token_id_logprobs=lambda *_: {},
+        token_id_scores={}, uses_prompt_logprobs=np.zeros(SLOTS, bool),
+    )  # fmt: skip
     states = made.req_states
     states.req_id_to_index = {"a": 4, "b": 1}
     states.draft_tokens = torch.full((SLOTS, K), -7)
@@ -97,7 +98,7 @@ def runner(monkeypatch):
     return made
 
 
-def replayed(runner, *, num_drafts=K, structured=False, k=K):
+def replayed(runner, *, num_drafts=K, structured=False, k=K, admits=False):
     """A replay of a graph of GRAPH tokens: the first request's drafts are right, the other's second one is not."""
     rows = 2 * (1 + num_drafts)
     hidden = torch.rand(GRAPH, VOCAB, generator=torch.Generator().manual_seed(1))
@@ -111,8 +112,10 @@ def replayed(runner, *, num_drafts=K, structured=False, k=K):
     slots = torch.tensor([4, 1])
     batch = SimpleNamespace(
         req_ids=["a", "b"], num_reqs=2, num_tokens=rows, idx_mapping=slots, idx_mapping_np=slots.numpy(),
-        logits_indices=torch.arange(rows), has_prefill=False, has_structured_output_reqs=structured,
+        logits_indices=torch.arange(rows), has_prefill=admits, has_structured_output_reqs=structured,
         num_draft_tokens=2 * num_drafts, query_start_loc=buffers.query_start_loc[:3],
+        num_scheduled_tokens=np.full(2, 1 + num_drafts), prefill_len_np=np.ones(2),
+        num_computed_prefill_tokens_np=np.array([1 - admits, 1]),
     )  # fmt: skip
     runner.model_state.batch = batch
     runner.cudagraph_manager.sampling.stage()
@@ -137,6 +140,14 @@ def test_a_plain_step_is_answered_without_a_launch_of_its_own(runner):
     assert runner.req_states.draft_tokens[[4, 1]].tolist() == [[50, 51, 52], [53, 54, 55]]
     assert runner.draft_tokens_handler.get_draft_tokens().draft_token_ids == [[-1] * K] * 2
     assert runner.num_speculative_steps == K
+
+
+def test_a_step_that_admits_a_request_is_answered_no_less(runner):
+    """One token of each: the first of the new one."""
+    best = replayed(runner, num_drafts=0, admits=True)
+    assert runner.sample_tokens(None).get_output().sampled_token_ids == [best[:1], best[1:2]]
+    assert runner.updates == []
+    assert runner.req_states.total_len.gpu[[4, 1]].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("k", [0, 1])

@@ -1,8 +1,7 @@
 """A batch like the last one takes its tensors: every field equals what vLLM would have made anew."""
 
-import sys
 from inspect import unwrap
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from vllm.v1.worker.gpu.model_runner import BatchReqState, GPUModelRunner
 
 from plugin.verifier import triton_step
 from plugin.vllm_hooks import v2_batches
+from tests.plugin.verifier.batch_cases import naive_write_batch
 from tests.plugin.vllm_hooks.v2_fakes import (
     SLOTS,
     K,
@@ -36,8 +36,13 @@ def sent(monkeypatch):
         found.append(data)
         return stock(data, **kwargs)
 
+    def batch(given, *others):
+        found.append(given)
+        naive_write_batch(given, *others)
+
     monkeypatch.setattr(model_runner, "async_tensor_h2d", counted)
-    v2_batches.tensors_of_an_unchanged_batch()
+    monkeypatch.setattr(triton_step, "write_batch", batch)
+    v2_batches.tensors_of_decode_batches()
     return found
 
 
@@ -54,7 +59,7 @@ def started(**kinds):
     return made
 
 
-def step(slots, drafts, step_number, has_prefill=False, graph=None):
+def step(slots, drafts, step_number, has_prefill=False, graph=None, mode=CUDAGraphMode.FULL):
     """State, descriptor and scheduler's output of a step of the requests in `slots`, with `drafts` tokens each."""
     count, tokens = len(slots), np.array(drafts, np.int32) + 1
     state = BatchReqState(
@@ -71,9 +76,7 @@ def step(slots, drafts, step_number, has_prefill=False, graph=None):
         prefill_runs_as_decode_np=None,
         decode_graph_eligible=True,
     )
-    desc = BatchExecutionDescriptor(
-        CUDAGraphMode.FULL, graph or int(tokens.sum()), num_reqs=SLOTS if graph else count
-    )
+    desc = BatchExecutionDescriptor(mode, graph or int(tokens.sum()), num_reqs=SLOTS if graph else count)
     scheduled = SimpleNamespace(
         scheduled_spec_decode_tokens={f"r{s}": [-1] * d for s, d in zip(slots, drafts, strict=True) if d},
         has_structured_output_requests=bool(step_number % 2),
@@ -110,14 +113,15 @@ STEPS = [
 UNCHANGED = [1, 2, 4, 6, 8, 10, 12]
 
 
+@pytest.mark.parametrize("mode", [CUDAGraphMode.FULL, CUDAGraphMode.NONE], ids=["replayed", "eager"])
 @pytest.mark.parametrize("graph", [None, 24], ids=["as large as the batch", "padded graph"])
-def test_every_field_is_what_vllm_makes_anew_and_nothing_is_sent_for_an_unchanged_batch(sent, graph):
+def test_every_field_is_what_vllm_makes_anew_and_nothing_is_sent_for_an_unchanged_batch(sent, graph, mode):
     generator = torch.Generator().manual_seed(0)
     hooked, plain = started(), started()
     quiet = []
     for number, (slots, drafts) in enumerate(STEPS):
         advance((hooked, plain), generator)
-        args = step(slots, drafts, number, graph=graph)
+        args = step(slots, drafts, number, graph=graph, mode=mode)
         sent.clear()
         ours, attention = prepare(hooked, args)
         quiet += [] if sent else [number]
@@ -135,19 +139,20 @@ def test_every_field_is_what_vllm_makes_anew_and_nothing_is_sent_for_an_unchange
 
 
 def test_the_programs_are_launched_once_before_they_are_needed(sent, monkeypatch):
-    """In vLLM's warm-up, whose decode steps do not come again."""
-    made, launched = started(), []
-    for name in ("step_inputs", "append_blocks"):
+    """In vLLM's warm-up, whose decode steps do not come again, and replay no graphs."""
+    made, launched, eager = started(), [], {"mode": CUDAGraphMode.NONE}
+    for name in ("step_inputs", "write_batch"):
         stock = getattr(triton_step, name)
         monkeypatch.setattr(
             triton_step, name, lambda *args, name=name, stock=stock: launched.append(name) or stock(*args)
         )
-    prepare(made, step([1], [0], 0, has_prefill=True))
+    prepare(made, step([1], [0], 0, has_prefill=True, **eager))
     assert launched == []
-    prepare(made, step([1], [0], 0))
-    assert launched == ["step_inputs", "append_blocks"]
-    prepare(made, step([1, 2], [0, 0], 0))
+    prepare(made, step([1], [0], 0, **eager))
+    assert launched == ["write_batch", "step_inputs"]
+    batch, _ = prepare(made, step([1, 2], [0, 0], 0, **eager))
     assert len(launched) == 2
+    assert batch.query_start_loc.tolist() == [0, 1, 2]
 
 
 def test_control_an_unchanged_batch_with_another_key_has_the_wrong_tensors(sent, monkeypatch):
@@ -179,7 +184,7 @@ def test_a_dummy_batch_and_a_prefill_between_two_equal_steps_have_them_sent_agai
 def test_a_batch_whose_attention_was_not_prepared_is_made_anew(sent):
     """As behind a step that failed half way."""
     made = started()
-    args = step([1, 3], [K, K], 0)
+    args = step([1, 3], [K, K], 0, mode=CUDAGraphMode.NONE)
     GPUModelRunner.prepare_inputs(made, *args)
     sent.clear()
     prepare(made, args)
@@ -201,25 +206,3 @@ def test_other_models_and_what_changes_the_tensors_on_the_device_stay_with_vllm(
     key = v2_batches._key(made, state, None)
     made.block_tables = runner().block_tables  # the cache was allocated anew
     assert v2_batches._key(made, state, None) != key
-
-
-def test_parameters_are_sent_where_requests_are_added(monkeypatch):
-    module = ModuleType("vllm.v1.worker.gpu.model_runner")
-
-    class GPUModelRunner:
-        def add_requests(self, scheduler_output):
-            self.ran = True
-
-    module.GPUModelRunner = GPUModelRunner
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    v2_batches.parameters_of_new_requests_only()
-
-    def runs(new, **state):
-        made = GPUModelRunner()
-        made.ran, made.model_state = False, SimpleNamespace(**state)
-        made.add_requests(SimpleNamespace(scheduled_new_reqs=new))
-        return made.ran
-
-    assert runs(["request"], cross_kv_before_decoder=True)
-    assert not runs([], cross_kv_before_decoder=True)
-    assert runs([])

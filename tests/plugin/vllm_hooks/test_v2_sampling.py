@@ -49,10 +49,14 @@ def step(monkeypatch):
         runner.model_state = SimpleNamespace(cross_kv_before_decoder=True)
         runner.model = SimpleNamespace(compute_logits=lambda states: states + 1)
         runner.rejection_sampler = SimpleNamespace(synthetic_conditional_rates=None, num_speculative_steps=1)
+        runner.prompt_logprobs_worker = SimpleNamespace(
+            token_id_scores={}, uses_prompt_logprobs=np.zeros(SLOTS, bool)
+        )
         batch = SimpleNamespace(
             num_tokens=4, num_draft_tokens=2, has_prefill=False, logits_indices=torch.arange(4),
             idx_mapping=torch.tensor([2, 0]), idx_mapping_np=np.array([2, 0]), cu_num_logits="bounds",
-            input_ids="ids", positions="positions",
+            input_ids="ids", positions="positions", num_scheduled_tokens=np.array([3, 1]),
+            prefill_len_np=np.array([1, 1]), num_computed_prefill_tokens_np=np.array([1, 1]),
         )  # fmt: skip
         states = torch.zeros(8, 1)
         runner.states = states  # as the last replay gave them
@@ -95,20 +99,43 @@ def _set(**values):
     return change
 
 
+def _admits(computed=0, prefill=1, **more):
+    """The second request is admitted with this step, and begins or goes on with its decoder's prompt."""
+    return _set(
+        batch__has_prefill=True,
+        batch__prefill_len_np=np.array([1, prefill]),
+        batch__num_computed_prefill_tokens_np=np.array([1, computed]),
+        **more,
+    )
+
+
+def test_a_step_that_admits_requests_is_ours_where_each_gets_its_first_token(step):
+    """From one token of a prompt, or the last one of a longer prompt or of a resumed request."""
+    assert step(_admits()) != "vLLM's"
+    assert step(_admits(computed=6, prefill=7)) != "vLLM's"
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        _set(batch__has_prefill=True),
+        _admits(computed=0, prefill=7),  # one token of seven: nothing is to be sampled
+        _admits(computed=5, prefill=7),
+        _admits(runner__prompt_logprobs_worker__uses_prompt_logprobs=np.array([True, False, False, False])),
+        _admits(runner__prompt_logprobs_worker__token_id_scores={"another": object()}),
+    ],
+)
+def test_an_admitting_step_of_which_more_is_asked_is_vllms(step, change):
+    assert step(change) == "vLLM's"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         _set(batch__num_tokens=5),
         _set(runner__model_state=SimpleNamespace()),
         _set(runner__sampler=SimpleNamespace()),
         _set(runner__batch_sharder=object()),
-        _set(sampler__trace_replay_state=object()),
-        _set(sampler__compute_nans=True),
-        _set(sampler__return_sampling_mask=True),
         _set(sampler__needs_logits_processing=np.array([False, False, True, False])),
-        _set(sampler__sampling_states__num_logprobs=np.array([0, 5, NO_LOGPROBS, 5])),
-        _set(sampler__logprob_token_ids_state=SimpleNamespace(max_num_token_ids=lambda slots: 1)),
         _set(batch__idx_mapping_np=np.array([2, 1])),
     ],
 )
@@ -156,7 +183,7 @@ def test_a_graphs_logits_are_not_computed_again(step):
     def two_rows(runner, batch):
         batch.logits_indices = torch.tensor([1, 3])
 
-    for change, grammar in ((two_rows, None), (_set(batch__has_prefill=True), None), (two_rows, object())):
+    for change, grammar in ((two_rows, None), (_admits(prefill=7), None), (two_rows, object())):
         found, runner = step(_both(_replayed(logits=logits), change), grammar, whole=True)
         assert found == "vLLM's"
         rows = [1, 3] if change is two_rows else [0, 1, 2, 3]
@@ -176,7 +203,7 @@ def test_the_logits_of_another_replay_are_not_taken(step):
         runner.cudagraph_manager.replayed.logits = None
 
     assert torch.equal(step(without).sampled_token_ids, torch.ones(4, 1))
-    found, runner = step(_both(without, _set(batch__has_prefill=True)), whole=True)
+    found, runner = step(_both(without, _admits(prefill=7)), whole=True)
     assert found == "vLLM's"
     assert torch.equal(runner.vllms_logits, torch.ones(4, 1))
 
@@ -187,7 +214,8 @@ def test_the_logits_of_another_replay_are_not_taken(step):
         (lambda runner, batch: None, True),
         (_set(batch__req_ids=["req_0_dummy"]), False),
         (_set(batch__has_structured_output_reqs=True), False),
-        (_set(batch__has_prefill=True), False),
+        (_admits(), True),
+        (_admits(prefill=7), False),
     ],
 )
 def test_a_batch_is_plain_before_it_runs_if_it_is_real_and_without_a_grammar(step, change, plain):

@@ -10,7 +10,7 @@ import torch
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
 
-from plugin.vllm_hooks import v2_batches, v2_runner, v2_steps
+from plugin.vllm_hooks import sampler_parameters, v2_batches, v2_requests, v2_runner, v2_steps
 from plugin.vllm_hooks.v2_steps import LastStep
 from tests.plugin.vllm_hooks.v2_fakes import (
     K,
@@ -31,8 +31,9 @@ def repeats(monkeypatch):
     v2_runner.compiled_decoder_beside_encoder_inputs()
     v2_runner.encoder_passes_in_parts()
     v2_runner.first_token_as_decode()
-    v2_batches.parameters_of_new_requests_only()
-    v2_batches.tensors_of_an_unchanged_batch()
+    sampler_parameters.parameters_where_they_are_read()
+    v2_requests.new_requests_in_one_launch()
+    v2_batches.tensors_of_decode_batches()
     v2_steps.steps_like_the_last()
     found = []
     stock = LastStep.again
@@ -42,7 +43,8 @@ def repeats(monkeypatch):
         return stock(self, made, output)
 
     monkeypatch.setattr(LastStep, "again", counted)
-    return found
+    with torch.inference_mode():  # as vLLM's worker
+        yield found
 
 
 def both_run(steps, seed, padded):
@@ -184,19 +186,3 @@ def test_other_models_have_vllms_steps(repeats):
     made.is_encoder_decoder = False
     steady(made)
     assert repeats == []
-
-
-def test_new_blocks_are_appended_as_vllm_appends_them_and_no_row_overflows(repeats):
-    ours, vllms = runner().block_tables, runner().block_tables
-    for new in ([([5, 6], [7]), None], [([], [8]), ([9], [])], [None, None]):
-        v2_steps.append_blocks(ours, [3, 0], new)
-        for slot, groups in zip([3, 0], new, strict=True):
-            if groups is not None:
-                vllms.append_block_ids(slot, groups, overwrite=False)
-        vllms.apply_staged_writes()
-        for one, other in zip(ours.block_tables, vllms.block_tables, strict=True):
-            assert torch.equal(one.gpu, other.gpu)
-        assert torch.equal(ours.num_blocks.gpu, vllms.num_blocks.gpu)
-    width = ours.input_block_tables[1].shape[1]
-    with pytest.raises(RuntimeError, match="slot 3, cache group 1"):
-        v2_steps.append_blocks(ours, [3], [([], [1] * width)])

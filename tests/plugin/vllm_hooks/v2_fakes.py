@@ -23,7 +23,8 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu.states import RequestState
 
 from plugin.verifier import triton_step
-from tests.plugin.verifier.step_cases import naive_append_blocks, naive_step_inputs
+from tests.plugin.verifier.batch_cases import naive_write_batch, naive_write_entries
+from tests.plugin.verifier.step_cases import naive_step_inputs
 
 K, SLOTS, TOKENS, LENGTH = 3, 6, 200, 120
 BLOCK_SIZES = (4, 8)
@@ -124,19 +125,24 @@ def without_kernels(monkeypatch):
     for function in (gather_block_tables, compute_slot_mappings, apply_staged_writes):
         monkeypatch.setattr(BlockTables, function.__name__, function)
     monkeypatch.setattr(triton_step, "step_inputs", naive_step_inputs)
-    monkeypatch.setattr(triton_step, "append_blocks", naive_append_blocks)
+    monkeypatch.setattr(triton_step, "write_entries", naive_write_entries)
+    monkeypatch.setattr(triton_step, "write_batch", naive_write_batch)
 
 
-def dispatch(manager, num_reqs, num_tokens, uniform, *_, **__):
-    """A graph for as many requests, or one for all slots, where every request brings as many tokens."""
-    if uniform is None:
+def dispatch(manager, num_reqs, num_tokens, uniform, *_, max_query_len=None, **__):
+    """A graph for as many requests, or one for all slots, where every request brings as many tokens, or where none
+    brings more than a decode step's."""
+    rows, longest = SLOTS if manager.padded else num_reqs, max_query_len or manager.longest_query
+    if uniform is not None and uniform <= 1 + K:
+        return BatchExecutionDescriptor(CUDAGraphMode.FULL, rows * uniform, rows, uniform), None
+    if longest is None or longest > 1 + K:
         return BatchExecutionDescriptor(CUDAGraphMode.NONE, num_tokens, num_reqs), None
-    rows = SLOTS if manager.padded else num_reqs
-    return BatchExecutionDescriptor(CUDAGraphMode.FULL, rows * uniform, rows, uniform), None
+    tokens = rows * (1 + K) if manager.padded else num_tokens
+    return BatchExecutionDescriptor(CUDAGraphMode.FULL, tokens, rows, max_query_len=1 + K), None
 
 
 class ModelState:
-    """Ours, of which nothing is looked at but the flag that the hooks read."""
+    """Ours, of which nothing is looked at but what the hooks read."""
 
     num_new_sampled_tokens_per_step = 1
 
@@ -144,8 +150,13 @@ class ModelState:
         if ours:
             self.cross_kv_before_decoder = True
         self.encoder_states = SimpleNamespace(advance=lambda work: None)
+        self.encoder_lens = buffer_utils.UvaBackedTensor(SLOTS, torch.int32)
+        self.encoder_lens.np[:] = np.arange(20, 20 + SLOTS)
+        self.encoder_lens.copy_to_uva()
+        self.encoder_seq_lens_gpu, self.gathered = torch.full((SLOTS,), -7, dtype=torch.int32), None
 
     def add_request(self, *_): ...
+    def begin_prompts(self, *_): ...
     def remove_request(self, *_): ...
     def apply_staged_writes(self): ...
     def preprocess_state(self, *_): ...
@@ -184,7 +195,8 @@ def runner(*, hooked=True, ours=True, padded=False) -> Any:
     tables = BlockTables([*BLOCK_SIZES], SLOTS, TOKENS, [LENGTH // size + 2 for size in BLOCK_SIZES], CPU)
     none = (
         "pp_handler", "pooling_runner", "aux_output_connector", "adaptive_verification", "pcp_manager", "lora_config",
-        "fast_prefill", "ubatch_runner", "parallel_config", "kv_block_zeroer", "execute_model_state",
+        "rejection_sampler", "batch_sharder", "fast_prefill", "ubatch_runner", "parallel_config", "kv_block_zeroer",
+        "execute_model_state", "speculator",
     )  # fmt: skip
     graphs = Graphs(padded)
     vars(made).update(
@@ -213,7 +225,9 @@ def runner(*, hooked=True, ours=True, padded=False) -> Any:
 def same_batch(ours, stock):
     for field in fields(InputBatch):
         one, other = getattr(ours, field.name), getattr(stock, field.name)
-        if isinstance(other, np.ndarray | torch.Tensor):
+        if field.name == "is_padding":  # read by experts, of which the model has none
+            assert one.shape == other.shape
+        elif isinstance(other, np.ndarray | torch.Tensor):
             assert one.dtype == other.dtype and one.tolist() == other.tolist(), field.name
         else:
             assert one == other, field.name
@@ -226,8 +240,13 @@ def same_buffers(ours, stock):
         assert torch.equal(one, other), name
     for one, other in zip(*(each.block_tables.input_block_tables for each in (ours, stock)), strict=True):
         assert torch.equal(one, other)
+    for one, other in zip(*(each.block_tables.block_tables for each in (ours, stock)), strict=True):
+        assert torch.equal(one.gpu, other.gpu)
     assert torch.equal(ours.block_tables.slot_mappings, stock.block_tables.slot_mappings)
     assert torch.equal(ours.block_tables.num_blocks.gpu, stock.block_tables.num_blocks.gpu)
+    for name in ("num_computed_tokens", "total_len", "all_token_ids", "prompt_len", "prefill_len"):
+        one, other = (getattr(each.req_states, name).gpu for each in (ours, stock))
+        assert torch.equal(one, other), name
     for name in ("num_computed_tokens_np", "num_computed_prefill_tokens", "max_seq_len"):
         one, other = (getattr(each.req_states, name).tolist() for each in (ours, stock))
         assert one == other, name

@@ -98,10 +98,9 @@ class Scheduling:
     def _admit(self, output: SchedulerOutput, name: str, request: Running) -> None:
         blocks = self._grow(request, request.prefill)
         params = SimpleNamespace(max_tokens=50)
+        tokens = [self.random.randrange(5, 99) for _ in range(request.prefill)]
         output.scheduled_new_reqs.append(
-            NewRequestData(
-                name, [2], [], params, None, blocks, 0, None, prefill_token_ids=[2] * request.prefill
-            )
+            NewRequestData(name, tokens[:1], [], params, None, blocks, 0, None, prefill_token_ids=tokens)
         )
         output.num_scheduled_tokens[name] = request.prefill
         self.running[name] = request
