@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from benchmarks.engine.arm import prompts, serve
@@ -73,7 +74,8 @@ class HostArm:
         most = tokens - IN_FLIGHT * self.spec["query_len"]
 
         def round_of() -> Round:
-            return Round(self.engine, roots["core"].scheduler, self.add)
+            joining = partial(self.add, length=self.spec.get("joining_tokens"))
+            return Round(self.engine, roots["core"].scheduler, self.add, joining)
 
         measure(round_of, found, roots, tokens, most, WARM_ROUNDS, rounds)
 
@@ -85,8 +87,8 @@ class HostArm:
         found.gpu_admission = (busy - found.gpu_busy) * steps / -(-steps // every)
         return asdict(found)
 
-    def add(self, count: int, tokens: int) -> list[str]:
-        """Adds requests of new random prompts; their names."""
+    def add(self, count: int, tokens: int, length: int | None = None) -> list[str]:
+        """Adds requests of new random prompts, of `length` ids or the arm's own; their names."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -98,7 +100,8 @@ class HostArm:
             output_kind=RequestOutputKind.DELTA,
         )
         names = []
-        for ids in prompts(count, self.spec["prompt_tokens"], self.spec["vocabulary"], self.serial):
+        length = length or self.spec["prompt_tokens"]
+        for ids in prompts(count, length, self.spec["vocabulary"], self.serial):
             names.append(f"host-{self.serial}")
             self.serial += 1
             self.engine.add_request(names[-1], {"prompt_token_ids": ids}, params)

@@ -134,9 +134,11 @@ def scheduled(scheduler: Any) -> Iterator[list[Any]]:
 class Round:
     """One run of requests beside which others join; it counts from when all of the former are running."""
 
-    def __init__(self, engine: Any, scheduler: Any, add: Any) -> None:
-        """`add(count, tokens)` adds requests of so many tokens each, and returns their names."""
+    def __init__(self, engine: Any, scheduler: Any, add: Any, add_joining: Any = None) -> None:
+        """`add(count, tokens)` adds requests of so many tokens each, and returns their names; `add_joining` those that
+        join, if they are others."""
         self.engine, self.add, self._scheduler = engine, add, scheduler
+        self.add_joining = add_joining or add
         self.adding: list[float] = []
         self.first_tokens: list[float] = []
 
@@ -170,7 +172,7 @@ class Round:
                 kind = kind_of(len(steps) % joins.every) if joins.admit else OTHERS
                 if kind == ADMITS:
                     began = time.perf_counter()
-                    waiting = dict.fromkeys(self.add(joins.admit, 1), began)
+                    waiting = dict.fromkeys(self.add_joining(joins.admit, 1), began)
                     self.adding.append((time.perf_counter() - began) / joins.admit)
                 outputs.clear()
                 seconds, phases = self._measured(kind, made, waiting, clock, profiles)

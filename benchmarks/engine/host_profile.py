@@ -31,9 +31,12 @@ from benchmarks.engine.specs import specs
 from benchmarks.results import measured_with, typed
 from plugin.drafts.checkpoint import DEMO
 from plugin.drafts.families import FAMILIES
+from plugin.verifier.config import ENCODER_CACHE_MANAGER
 
 ARMS = ("raw", *FAMILIES)
 PROMPT_TOKENS = 64
+MAX_PROMPT_TOKENS = 1024
+"""What the arms' engines take without being told."""
 MULTIPROCESS = "multiprocess"
 
 
@@ -84,12 +87,26 @@ def ask(
     return found
 
 
+def long_prompts(tokens: int) -> dict[str, Any]:
+    """Engine arguments that prompts of so many tokens need, encoded over several steps as the gateway has it."""
+    if tokens <= MAX_PROMPT_TOKENS:
+        return {}
+    return {
+        "hf_overrides": {"max_source_positions": tokens},
+        "max_num_batched_tokens": max(tokens, 8192),
+        "ec_manager_config": {
+            "encoder_cache_manager_cls": ENCODER_CACHE_MANAGER,
+            "manager_config": {"busy_step_tokens": 128},
+        },
+    }
+
+
 def joins(args: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, dict[int, Joins]]:
     """What is found of requests that join, by arm; it is told as it is found."""
     command = {"join": args.admit, "beside": args.beside, "every": args.every, "tokens": args.tokens}
     found = {}
     for name, spec in made.items():
-        spec = {"detokenize": False, **spec, MULTIPROCESS: False}
+        spec = {"detokenize": False, **spec, MULTIPROCESS: False, "joining_tokens": args.prompt_tokens}
         answers = ask(name, spec, args, {args.admit: command})
         found[name] = {batch: Joins.read(answer) for batch, answer in answers.items()}
         for each in found[name].values():
@@ -136,6 +153,7 @@ def main() -> None:
     parser.add_argument("--admit", type=int, default=0, help="requests that join at once; 0: none")
     parser.add_argument("--beside", type=int, default=4, help="requests that those join")
     parser.add_argument("--every", type=int, default=8, help="steps from one admission to the next")
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of those that join")
     parser.add_argument(
         "--tokens",
         type=int,
@@ -163,7 +181,14 @@ def main() -> None:
         if args.model == "demo":
             made = demo_specs(args.arms, batches)
         else:
-            made = specs(Path(root), args.arms, batches, prompt_tokens=PROMPT_TOKENS, new_tokens=args.tokens)
+            made = specs(
+                Path(root),
+                args.arms,
+                batches,
+                prompt_tokens=PROMPT_TOKENS,
+                new_tokens=args.tokens,
+                engine=long_prompts(args.prompt_tokens),
+            )
         found: Mapping[str, Mapping[int, Any]] = joins(args, made) if args.admit else steps(args, made)
     if args.out:
         run = {"command": typed("benchmarks.engine.host_profile"), **measured_with()}

@@ -110,6 +110,18 @@ def test_calls_are_of_the_kind_that_their_place_behind_an_admission_makes_them(e
     assert "schedule" in vars(engine.scheduler) and engine.scheduler.schedule == engine.schedule
 
 
+def test_those_that_join_may_be_other_requests(engine: Engine) -> None:
+    """With longer prompts, say."""
+    added: list[tuple[int, int]] = []
+
+    def joining(count: int, tokens: int) -> list[str]:
+        added.append((count, tokens))
+        return engine.add(count, tokens)
+
+    steps = Round(engine, engine.scheduler, engine.add, joining).run(joins(), TOKENS, TOKENS - 3)
+    assert added == [(2, 1)] * -(-len(steps) // EVERY)
+
+
 def test_without_admissions_every_call_is_another(engine: Engine) -> None:
     steps = Round(engine, engine.scheduler, engine.add).run(joins(admit=0), TOKENS, TOKENS - 3)
     assert {step.kind for step in steps} == {OTHERS}
