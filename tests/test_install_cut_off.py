@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.signals import HEARING
+
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/usr/bin/env bash
 # What .ci/install asks of Python. SLOW is the part that hangs: venv, or a word of a pip command.
@@ -55,7 +57,7 @@ class Project:
         """The installer, in a process group of its own, as a terminal gives it."""
         self.seen.unlink(missing_ok=True)
         return subprocess.Popen(
-            ["env", "--default-signal=INT", "bash", ".ci/install"],  # ignored in the background of a script
+            [*HEARING, "bash", ".ci/install"],
             cwd=self.folder,
             env={
                 "PATH": "/usr/bin:/bin",

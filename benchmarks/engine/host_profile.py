@@ -27,16 +27,17 @@ from benchmarks.engine.figures import K
 from benchmarks.engine.host_joins import LEAST_EVERY, Joins
 from benchmarks.engine.host_report import Measured, headline, report
 from benchmarks.engine.process import ArmProcess, needs_plugin
-from benchmarks.engine.specs import specs
+from benchmarks.engine.specs import long_prompts, specs
 from benchmarks.results import measured_with, typed
 from plugin.drafts.checkpoint import DEMO
 from plugin.drafts.families import FAMILIES
-from plugin.verifier.config import ENCODER_CACHE_MANAGER
 
 ARMS = ("raw", *FAMILIES)
 PROMPT_TOKENS = 64
 MAX_PROMPT_TOKENS = 1024
 """What the arms' engines take without being told."""
+STEP_TOKENS = 128
+"""Of a longer prompt, encoder tokens of a step: the gateway's own number on a GPU."""
 MULTIPROCESS = "multiprocess"
 
 
@@ -85,20 +86,6 @@ def ask(
     finally:
         arm.stop()
     return found
-
-
-def long_prompts(tokens: int) -> dict[str, Any]:
-    """Engine arguments that prompts of so many tokens need, encoded over several steps as the gateway has it."""
-    if tokens <= MAX_PROMPT_TOKENS:
-        return {}
-    return {
-        "hf_overrides": {"max_source_positions": tokens},
-        "max_num_batched_tokens": max(tokens, 8192),
-        "ec_manager_config": {
-            "encoder_cache_manager_cls": ENCODER_CACHE_MANAGER,
-            "manager_config": {"busy_step_tokens": 128},
-        },
-    }
 
 
 def joins(args: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, dict[int, Joins]]:
@@ -187,7 +174,9 @@ def main() -> None:
                 batches,
                 prompt_tokens=PROMPT_TOKENS,
                 new_tokens=args.tokens,
-                engine=long_prompts(args.prompt_tokens),
+                engine=long_prompts(args.prompt_tokens, STEP_TOKENS)
+                if args.prompt_tokens > MAX_PROMPT_TOKENS
+                else None,
             )
         found: Mapping[str, Mapping[int, Any]] = joins(args, made) if args.admit else steps(args, made)
     if args.out:

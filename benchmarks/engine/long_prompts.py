@@ -28,6 +28,7 @@ from typing import Any
 from app.process.cpu_process import cpu_build, placement
 from benchmarks.engine.gaps import STREAM_TOKENS, STREAMS, Round, kinds, measure_round, set_step_tokens
 from benchmarks.engine.process import needs_plugin
+from benchmarks.engine.specs import long_prompts
 from benchmarks.results import record, typed
 
 FIRST_ID = 300
@@ -162,14 +163,9 @@ def engine_arguments(args: argparse.Namespace, model: Path) -> dict[str, Any]:
         "dtype": "bfloat16" if published else "float32",
         "max_model_len": decoder,
         "max_num_seqs": 2 * STREAMS,
-        "max_num_batched_tokens": max(positions, 2048),
-        "hf_overrides": {"max_source_positions": positions},
         "kv_cache_memory_bytes": args.kv_bytes,
         "enforce_eager": args.enforce_eager,
-        "ec_manager_config": {
-            "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
-            "manager_config": {"cache_bytes": 1 << 30, "busy_step_tokens": args.step_tokens[0]},
-        },
+        **long_prompts(positions, args.step_tokens[0], cache_bytes=1 << 30, batched_tokens=2048),
     }
     if not args.enforce_eager:
         found["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}

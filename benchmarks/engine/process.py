@@ -8,14 +8,18 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import entry_points
 from typing import Any, Protocol, TextIO
+
+from app.config.environment import refuse_other_plugins
+from app.config.settings import SettingsError
 
 
 def needs_plugin() -> None:
     """Ends the program where vLLM would not find the plugin; an engine says so only after it has read a checkpoint."""
-    if "t5gemma2" not in entry_points(group="vllm.general_plugins").names:
-        sys.exit("vLLM does not find the plugin: install the project (`make install`)")
+    try:
+        refuse_other_plugins()
+    except SettingsError as error:
+        sys.exit(str(error))
 
 
 class Arm(Protocol):

@@ -9,10 +9,33 @@ from typing import Any
 from benchmarks.engine.figures import ACCEPTANCE_LENGTH, K
 from benchmarks.shapes import PUBLISHED, Shape, write_decoder_only, write_draft, write_verifier
 from plugin.drafts.families import FAMILIES
+from plugin.verifier.config import ENCODER_CACHE_MANAGER
 
 ARMS = ("transformers", "decoder_only", "raw", *FAMILIES)
 GPU_SHARE = 0.12
 """vLLM refuses to start where this share of the memory is not free; all arms live at once."""
+BATCHED_TOKENS = 8192
+
+
+def long_prompts(
+    tokens: int, step_tokens: int, cache_bytes: int = 0, batched_tokens: int = BATCHED_TOKENS
+) -> dict[str, Any]:
+    """Engine arguments that prompts of so many tokens need.
+
+    Args:
+        tokens: of a prompt, at most.
+        step_tokens: of those, what a step beside running requests encodes.
+        cache_bytes: of encoder states that are held.
+        batched_tokens: of a step, at least.
+    """
+    return {
+        "hf_overrides": {"max_source_positions": tokens},
+        "max_num_batched_tokens": max(tokens, batched_tokens),
+        "ec_manager_config": {
+            "encoder_cache_manager_cls": ENCODER_CACHE_MANAGER,
+            "manager_config": {"cache_bytes": cache_bytes, "busy_step_tokens": step_tokens},
+        },
+    }
 
 
 def specs(
@@ -37,7 +60,7 @@ def specs(
         "dtype": "bfloat16",
         "max_model_len": 1024,
         "max_num_seqs": max(batches),
-        "max_num_batched_tokens": 8192,
+        "max_num_batched_tokens": BATCHED_TOKENS,
         "gpu_memory_utilization": GPU_SHARE,
         "kv_cache_memory_bytes": 4 << 30,
         **(engine or {}),

@@ -27,6 +27,7 @@ from tests.app.conftest import build
 from tests.app.fake_engine import FakeEngine
 from tests.app.top.stub import READY, SERIES, client_of, console, printed, table
 from tests.app.web_server import WebServer
+from tests.signals import HEARING
 
 ROOT = Path(__file__).parents[3]
 
@@ -182,9 +183,8 @@ def test_no_interval(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(number: signal.Signals) -> None:
     """The exit code of an interruption and no traceback; in ASCII, too, where blocks have no place."""
-    hearing = ["env", "--default-signal=INT"]  # which the background of a script ignores
     url = f"localhost:{free_port()}"
-    command = [*hearing, sys.executable, "-m", "app.cli", "top", url, "--interval", "0.1"]
+    command = [*HEARING, sys.executable, "-m", "app.cli", "top", url, "--interval", "0.1"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.bench.command import positives
-from benchmarks.engine.host_profile import ARMS, MAX_PROMPT_TOKENS, arms, demo_specs, long_prompts
+from benchmarks.engine.host_profile import ARMS, arms, demo_specs
 
 
 def test_the_demos_engines_are_those_of_its_folders_and_speculate_where_there_is_a_draft() -> None:
@@ -26,10 +26,3 @@ def test_arms_and_batches_are_read_and_an_arm_that_is_none_is_named() -> None:
     assert (arms("raw,dflare"), positives("1,4,32")) == (["raw", "dflare"], (1, 4, 32))
     with pytest.raises(argparse.ArgumentTypeError, match="no arm is called decoder_only, eagle"):
         arms("decoder_only,raw,eagle")
-
-
-def test_longer_prompts_are_allowed_and_encoded_over_several_steps() -> None:
-    assert long_prompts(MAX_PROMPT_TOKENS) == {}
-    found = long_prompts(9000)
-    assert (found["hf_overrides"]["max_source_positions"], found["max_num_batched_tokens"]) == (9000, 9000)
-    assert found["ec_manager_config"]["manager_config"]["busy_step_tokens"] < 9000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engine.process import ArmProcess
+from benchmarks.engine.process import ArmProcess, needs_plugin
 
 SCRIPT = """
 import json, sys
@@ -52,3 +52,10 @@ def test_an_arm_that_hangs_is_killed(process: Callable[..., ArmProcess]) -> None
     arm = process("import time; time.sleep(60)", timeout_s=0.2)
     with pytest.raises(RuntimeError, match="without an answer"):
         arm.answer()
+
+
+def test_a_program_ends_at_once_where_vllm_would_not_load_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_plugin()
+    monkeypatch.setenv("VLLM_PLUGINS", "others")
+    with pytest.raises(SystemExit, match="VLLM_PLUGINS='others' leaves out t5gemma2"):
+        needs_plugin()

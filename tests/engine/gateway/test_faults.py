@@ -23,6 +23,7 @@ import pytest
 from plugin.drafts.checkpoint import DEMO
 from tests.engine.gateway.process import START_S, GatewayProcess, gateway
 from tests.engine.gateway.requests import PROMPT
+from tests.signals import HEARING
 
 pytestmark = pytest.mark.engine
 
@@ -34,8 +35,6 @@ CODES: Final = {
     signal.SIGINT: (0, -signal.SIGINT, 128 + signal.SIGINT),
     signal.SIGHUP: (0, -signal.SIGTERM),
 }
-HEARING: Final = ("env", "--default-signal=INT,HUP")
-"""The tests may run behind `nohup`, or in the background of a script, whose signals a server would go on ignoring."""
 STAGES: Final = ("import", "load", "warm-up", "ready", "streaming", "draining")
 IN_THE_SUITE: Final = {
     ("import", signal.SIGTERM),
