@@ -1,10 +1,8 @@
 """`python -m benchmarks.linear [--sweep]`: what a projection of few tokens costs a decoder's layer on this GPU.
 
-The layers are captured as one graph: all projections by cuBLAS, the MLP's down projection or its gate and up alone,
-or none. A draft's layers with the projection of its taps likewise, which is cuBLAS's where the down projection is.
-`--sweep` also times other cuts of each projection, the others as they are: where the numbers of
-`triton_linear.choose_cut` come from; and, at its end, launches that are let in early (`programs.py`). It takes a minute
-and a half.
+The layers are captured as one graph, all projections by cuBLAS or by our program; a draft's layers with the projection
+of its taps likewise. `--sweep` also times other cuts of each projection, the others as they are: where the numbers of
+`triton_linear.choose_cut` come from. It takes a minute.
 """
 
 from __future__ import annotations
@@ -14,19 +12,14 @@ from unittest import mock
 
 from benchmarks.attention.timing import copy_bandwidth, graphs_us
 from benchmarks.linear.stack import SHAPES, Stack, Weights
-from benchmarks.linear.sweep import REPLAYS, let_in, sweep, us
-from benchmarks.linear.ways import Way
+from benchmarks.linear.sweep import REPLAYS, sweep, us
+from benchmarks.linear.ways import MOST_TOKENS, Way
 from plugin.attention import triton_kernel
 
-STEPS = ((1, 1), (4, 1), (1, 8), (2, 8), (4, 8), (32, 1))
+STEPS = ((1, 1), (4, 1), (1, 8), (2, 8), (4, 8), (32, 1), (8, 8), (64, 1), (32, 8))
 """Requests and their tokens."""
-SWEPT = ((1, 1), (1, 8), (4, 8))
-WAYS = {
-    "cuBLAS": Way(max_tokens=0),
-    "down by cuBLAS": Way(split_tokens=0),
-    "gate and up by cuBLAS": Way(gated_tokens=0),
-    "ours": Way(),
-}
+SWEPT = ((1, 1), (1, 8), (4, 8), (8, 8))
+WAYS = {"cuBLAS": Way(max_tokens=0), "ours": Way(max_tokens=MOST_TOKENS)}
 
 
 def compare(stack: Stack, title: str) -> None:
@@ -66,13 +59,9 @@ def main() -> None:
         return
     swept = {f"a decoder, {n} x {query_len} tokens": Stack(decoder, n, query_len) for n, query_len in SWEPT}
     swept["a draft, 1 x 8 tokens"] = Stack(draft, 1, 8)
-    best = {}
     for title, stack in swept.items():
         print(title, flush=True)
-        best[title] = sweep(stack, ("taps", "down") if stack.weights.draft else SHAPES)
-    for title, stack in swept.items():
-        print(f"{title}, launches let in early", flush=True)
-        let_in(stack, best[title])
+        sweep(stack, ("taps", "down") if stack.weights.draft else tuple(SHAPES))
 
 
 if __name__ == "__main__":

@@ -11,19 +11,17 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from benchmarks.linear.stack import CONTEXT_SHAPES, SHAPES
-from benchmarks.linear.ways import Trial
 from plugin.projection.triton_linear import Cut, fetched_tiles
 
 
 class Tiles(NamedTuple):
-    """Outputs and inputs of a tile, warps, pipeline stages, shares of the inputs, changes of the program."""
+    """Outputs and inputs of a tile, warps, pipeline stages, shares of the inputs."""
 
     block_n: int
     block_k: int
     num_warps: int
     num_stages: int
     splits: int = 1
-    changes: tuple[str, ...] = ()
 
 
 CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
@@ -35,6 +33,7 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
         Tiles(16, 128, 2, 5),
         Tiles(16, 64, 4, 6),
         Tiles(32, 128, 4, 6),
+        Tiles(64, 128, 4, 5),
     ),
     # 2.4 MB in 72 programs, fewer than multiprocessors; in shares, which the norm behind adds up, there are more.
     "o": (
@@ -43,9 +42,10 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
         Tiles(16, 128, 2, 5),
         Tiles(16, 128, 4, 4, 2),
         Tiles(32, 128, 4, 4, 4),
+        Tiles(64, 128, 4, 4, 4),
     ),
     # 31.9 MB in 216 programs with 48 KiB under way each: enough, if the tensor cores' part is hidden. More warps or
-    # smaller tiles hide it better, wider ones have less of it. Not 16 outputs: `choose_cut` says why.
+    # smaller tiles hide it better, wider ones have less of it.
     "gate_up": (
         Tiles(32, 128, 4, 4),
         Tiles(32, 64, 4, 6),
@@ -53,9 +53,7 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
         Tiles(64, 64, 8, 5),
         Tiles(64, 64, 4, 5),
         Tiles(64, 128, 8, 3),
-        Tiles(32, 128, 4, 4, 1, ("evict first",)),
-        Tiles(64, 64, 4, 5, 1, ("weights left",)),
-        Tiles(64, 128, 4, 3, 1, ("weights left",)),
+        Tiles(64, 128, 4, 3),
     ),
     # 15.9 MB, 54 tiles of 128 inputs. 64 outputs in 9 shares: 162 programs; in 6: 108, fewer than multiprocessors, with
     # more under way in each. 32 outputs in 6 shares: 216 programs, in 9: 324; x twice as often.
@@ -68,18 +66,15 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
         Tiles(32, 128, 4, 5, 6),
         Tiles(32, 128, 4, 4, 9),
         Tiles(16, 128, 4, 5, 6),
-        Tiles(64, 128, 4, 4, 9, ("evict first",)),
-        Tiles(64, 128, 4, 4, 9, ("weights left",)),
-        Tiles(64, 128, 4, 5, 6, ("weights left",)),
     ),
     # 13.3 MB, 45 tiles of 128 inputs.
     "taps": (
         Tiles(64, 128, 4, 4, 9),
+        Tiles(64, 128, 4, 5, 9),
         Tiles(64, 128, 4, 5, 5),
         Tiles(32, 128, 4, 4, 5),
         Tiles(32, 128, 4, 4, 9),
         Tiles(16, 128, 4, 5, 5),
-        Tiles(64, 128, 4, 4, 9, ("weights left",)),
     ),
 }
 """By projection; the first is what `triton_linear.choose_cut` chooses for 16 tokens at most."""
@@ -88,15 +83,10 @@ FETCHES: Final = (0, 4 << 20, 8 << 20, 16 << 20)
 """Of a launch's weights, bytes that are fetched ahead."""
 
 
-def trials(name: str, fetches: tuple[int, ...] = FETCHES) -> Iterator[Trial]:
-    """All of a projection's."""
-    for tiles in CANDIDATES[name]:
-        yield from fetching(name, tiles, fetches)
-
-
-def fetching(name: str, tiles: Tiles, fetches: tuple[int, ...]) -> Iterator[Trial]:
-    """One candidate, with as many tiles ahead as each of `fetches` allows."""
+def cuts(name: str, fetches: tuple[int, ...] = FETCHES) -> Iterator[Cut]:
+    """All of a projection's, with as many tiles ahead as each of `fetches` allows."""
     outputs, inputs = {**SHAPES, **CONTEXT_SHAPES}[name]
-    for fetched in sorted({fetched_tiles(outputs, inputs, tiles.block_k, tiles.splits, n) for n in fetches}):
-        cut = Cut(tiles.block_n, tiles.block_k, fetched, tiles.num_warps, tiles.num_stages, tiles.splits)
-        yield Trial(cut, tiles.changes)
+    for tiles in CANDIDATES[name]:
+        block_n, block_k, num_warps, num_stages, splits = tiles
+        for fetched in sorted({fetched_tiles(outputs, inputs, block_k, splits, n) for n in fetches}):
+            yield Cut(block_n, block_k, fetched, num_warps, num_stages, splits)

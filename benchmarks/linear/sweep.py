@@ -16,17 +16,17 @@ import triton
 from triton.runtime.errors import OutOfResources
 
 from benchmarks.attention.timing import graph_us
-from benchmarks.linear.candidates import Tiles, fetching, trials
+from benchmarks.linear.candidates import cuts
 from benchmarks.linear.stack import CONTEXT_SHAPES, SHAPES, Stack, random
-from benchmarks.linear.ways import LET_IN, MOST_TOKENS, Trial, Way
+from benchmarks.linear.ways import MOST_TOKENS, Way, described
+from plugin.projection import triton_linear
+from plugin.projection.triton_linear import Cut
 
 ALL_SHAPES: Final = {**SHAPES, **CONTEXT_SHAPES}
 REPLAYS = 7
 BEST = 3
 """Of a projection's candidates these are printed."""
 GATED: Final = ("gate_up",)
-FAR: Final = tuple(megabytes << 20 for megabytes in (4, 8, 16, 24, 32))
-"""Bytes ahead where launches are let in early, and fetch while the attention runs."""
 
 
 class Compiling:
@@ -39,17 +39,19 @@ class Compiling:
         return partial(self.kernel.warmup, grid=grid)
 
 
-def compile_ahead(tokens: int, ways: Iterable[tuple[str, Way]]) -> None:
-    """What each way launches for the projection named beside it, all at once, in as many threads as there are cores:
+def compile_ahead(tokens: int, tried: Iterable[tuple[str, Cut]]) -> None:
+    """What each cut launches for the projection named beside it, all at once, in as many threads as there are cores:
     one after another programs take longer to compile than to measure."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
-        for name, way in ways:
+    kernel = Compiling(triton_linear.few_tokens_kernel)
+    with (
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        triton.AsyncCompileMode(pool, ignore_errors=True),
+        mock.patch.object(triton_linear, "few_tokens_kernel", kernel),
+    ):
+        for name, cut in tried:
             outputs, inputs = ALL_SHAPES[name]
             x, weight = random(tokens, inputs), random(outputs, inputs)
-            program, cut = way.program(outputs, inputs), way.cut(outputs, inputs, tokens)
-            if cut is not None:
-                with mock.patch.object(program, "few_tokens_kernel", Compiling(program.few_tokens_kernel)):
-                    program.project_parts(x, weight, cut, "gelu" if name in GATED else "")
+            triton_linear.project_parts(x, weight, cut, "gelu" if name in GATED else "")
 
 
 def us(stack: Stack, way: Way) -> float:
@@ -57,87 +59,30 @@ def us(stack: Stack, way: Way) -> float:
     return stack.per_layer(graph_us([way.of(stack.step)], REPLAYS))
 
 
-def sweep(stack: Stack, names: Iterable[str]) -> Way:
-    """Print the best candidates of the projections `names`, and the best ones together, which are returned."""
-    # Gate and up are tried beyond the tokens up to which our program serves them.
-    ways = {
-        name: {
-            trial: Way(
-                trials={ALL_SHAPES[name]: trial},
-                gated_tokens=MOST_TOKENS if name in GATED else Way.gated_tokens,
-            )
-            for trial in trials(name)
-        }
-        for name in names
-    }
-    compile_ahead(stack.tokens, ((name, way) for name, mine in ways.items() for way in mine.values()))
-    together = Way()
-    for name, mine in ways.items():
-        as_it_is = us(stack, Way())
-        timed = _timed(stack, mine)
-        _show(f"{name}, as it is {as_it_is:6.2f}", timed)
+def sweep(stack: Stack, names: Sequence[str]) -> Way:
+    """Print the best candidates of the projections `names`, and the best ones together, which are returned. Beyond the
+    tokens that our program serves all other projections are by it as well."""
+    ours = Way(max_tokens=max(Way.max_tokens, min(stack.tokens, MOST_TOKENS)))
+    compile_ahead(stack.tokens, ((name, cut) for name in names for cut in cuts(name)))
+    together = ours
+    as_it_is = us(stack, ours)
+    print(f"    as it is {as_it_is:6.2f}")
+    for name in names:
+        timed = _timed(stack, {cut: replace(ours, cuts={ALL_SHAPES[name]: cut}) for cut in cuts(name)})
+        print(f"    {name}")
+        for found, cut in timed[:BEST]:
+            print(f"        {found:6.2f} {described(cut)}", flush=True)
         if timed and timed[0][0] < as_it_is:
-            trial = timed[0][1]
-            together = replace(
-                together,
-                trials={**together.trials, ALL_SHAPES[name]: trial},
-                gated_tokens=max(together.gated_tokens, mine[trial].gated_tokens),
-            )
+            together = replace(together, cuts={**together.cuts, ALL_SHAPES[name]: timed[0][1]})
     print(f"    the best of each together {us(stack, together):6.2f}", flush=True)
     return together
 
 
-def let_in(stack: Stack, way: Way) -> None:
-    """Print what `way` and the present one take with launches let in early, whether the results are the same, and how
-    much of gate, up and down is best fetched ahead then."""
-    early = {"as it is": Way(let_in=True), "the best of each together": replace(way, let_in=True)}
-    compile_ahead(stack.tokens, ((name, one) for one in early.values() for name in SHAPES))
-    same = torch.equal(replayed(stack, Way()), replayed(stack, early["as it is"]))
-    print(
-        "    the same bits" if same else "    OTHER RESULTS: something is read before it is there", flush=True
-    )
-    for title, one in early.items():
-        print(
-            f"    {title} {us(stack, replace(one, let_in=False)):6.2f}, {LET_IN} {us(stack, one):6.2f}",
-            flush=True,
-        )
-    for name in ("gate_up", "down"):
-        shape = SHAPES[name]
-        cut = way.cut(*shape, stack.tokens)
-        changes = way.trials[shape].changes if shape in way.trials else ()
-        if cut is not None:
-            tiles = Tiles(cut.block_n, cut.block_k, cut.num_warps, cut.num_stages, cut.splits, changes)
-            far = {
-                trial: replace(way, trials={**way.trials, shape: trial}, let_in=True)
-                for trial in fetching(name, tiles, FAR)
-            }
-            _show(f"{name}, {LET_IN}", _timed(stack, far))
-
-
-def replayed(stack: Stack, way: Way) -> torch.Tensor:
-    """What comes out of the captured step when it is replayed over and over."""
-    step = way.of(stack.step)
-    step()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
-    for _ in range(REPLAYS):
-        graph.replay()
-    assert isinstance(out, torch.Tensor)
-    return out.clone()
-
-
-def _timed(stack: Stack, ways: Mapping[Trial, Way]) -> list[tuple[float, Trial]]:
+def _timed(stack: Stack, ways: Mapping[Cut, Way]) -> list[tuple[float, Cut]]:
     """Microseconds of each, the least first, without those that a multiprocessor has no room for."""
     timed = []
-    for trial, way in ways.items():
+    for cut, way in ways.items():
         with suppress(OutOfResources):
-            timed.append((us(stack, way), trial))
+            timed.append((us(stack, way), cut))
     torch.cuda.empty_cache()
     return sorted(timed, key=lambda one: one[0])
-
-
-def _show(title: str, timed: Sequence[tuple[float, Trial]]) -> None:
-    print(f"    {title}")
-    for found, trial in timed[:BEST]:
-        print(f"        {found:6.2f} {trial}", flush=True)

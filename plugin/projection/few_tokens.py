@@ -14,25 +14,14 @@ if TYPE_CHECKING:
 MAX_TOKENS = 32
 """Tokens of a step up to which the weights are read by our own program; 0 leaves all steps to cuBLAS.
 
-On an H200 a layer of the decoder takes 33.1 us with it and 40.7 with cuBLAS for one token, 36.1 and 44.9 for eight,
-42.7 (gate and up by cuBLAS, else 48.2) and 48.1 for 32: layers with weights of their own in one graph, as `python -m
-benchmarks.linear` captures them."""
-
-MAX_GATED_TOKENS = 32
-"""The same for gate and up. Beyond 16 tokens by reasoning: the 48.2 us above are of tiles of 32 outputs, for which
-Triton has each warp compute twice what it needs to; `triton_linear.choose_cut` has 64 there now."""
+On an H200 a layer of the decoder takes 30.2 us with it and 45.5 with cuBLAS for one token, 31.6 and 45.6 for eight,
+36.0 and 48.3 for 32: layers with weights of their own in one graph, as `python -m benchmarks.linear` captures them."""
 
 
-MAX_SPLIT_TOKENS = 32
-"""The same for many inputs, in shares that are added up behind, by reasoning: cuBLAS cuts such a product as well, but
-into two launches that wait for their neighbours. A program's sums of 32 tokens and 64 outputs are 16 registers a
-thread, and x is read half as often as at the 16 tokens and 16 outputs that are served elsewhere."""
-
-
-def _serves(x: torch.Tensor, weight: torch.Tensor, max_tokens: int) -> bool:
+def _serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the program takes these: 16-bit, few tokens, and no request for results that do not depend on them."""
     return (
-        0 < x.shape[0] <= max_tokens
+        0 < x.shape[0] <= MAX_TOKENS
         and x.dtype in (torch.bfloat16, torch.float16)
         and x.stride(1) == 1
         and weight.is_contiguous()
@@ -44,10 +33,7 @@ def _cut(x: torch.Tensor, weight: torch.Tensor) -> "Cut | None":
     """How the program takes these, None where cuBLAS does."""
     from plugin.projection import triton_linear
 
-    if not _serves(x, weight, MAX_TOKENS):
-        return None
-    cut = triton_linear.choose_cut(*weight.shape, x.shape[0])
-    return None if cut is not None and cut.splits > 1 and x.shape[0] > MAX_SPLIT_TOKENS else cut
+    return triton_linear.choose_cut(*weight.shape, x.shape[0]) if _serves(x, weight) else None
 
 
 def unsummed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -83,10 +69,9 @@ def gated_op(x: torch.Tensor, weight: torch.Tensor, act: str) -> torch.Tensor:
     """Body of the custom op `t5gemma2_gated`; see `gated`."""
     from plugin.projection import triton_linear
 
-    if _serves(x, weight, MAX_GATED_TOKENS):
-        cut = triton_linear.choose_cut(*weight.shape, x.shape[0])
-        if cut is not None and cut.splits == 1 and weight.shape[0] % (2 * cut.block_n) == 0:
-            return triton_linear.project(x, weight, cut, act)
+    cut = _cut(x, weight)
+    if cut is not None and cut.splits == 1 and weight.shape[0] % (2 * cut.block_n) == 0:
+        return triton_linear.project(x, weight, cut, act)
     both = torch.nn.functional.linear(x, weight)
     if x.is_cuda:  # torch.compile does not see this: vLLM's own kernel, one launch
         out = both.new_empty(both.shape[0], both.shape[1] // 2)

@@ -21,6 +21,8 @@ CASES: dict[str, tuple[int, int, int, Cut | None, str]] = {
     "gated": (3, 64, 128, Cut(16, 64, 2), "gelu"),
     "gated by silu": (3, 64, 128, Cut(32, 64, 1), "silu"),
     "gated, 32 tokens": (32, 64, 128, Cut(16, 64, 1), "gelu"),
+    "gated, weights left": (19, 256, 256, Cut(64, 128, 1, num_stages=3), "gelu"),
+    "weights left": (8, 128, 256, Cut(64, 128, 0), ""),
     "two shares": (8, 32, 256, Cut(16, 64, 1, splits=2), ""),
     "nine shares of one tile": (5, 64, 576, Cut(64, 64, 1, splits=9), ""),
     "three shares, 32 tokens": (32, 128, 384, Cut(64, 128, 1, splits=3), ""),
@@ -28,7 +30,11 @@ CASES: dict[str, tuple[int, int, int, Cut | None, str]] = {
     "shares as chosen": (3, 80, 2304, None, ""),
 }
 IN_PARTS = tuple(name for name, (_, _, _, cut, _) in CASES.items() if cut is not None and cut.splits > 1)
-SWEPT_CUTS = {"whole": Cut(16, 64, 1), "in shares": Cut(32, 64, 1, splits=3)}
+SWEPT_CUTS = {
+    "whole": Cut(16, 64, 1),
+    "in shares": Cut(32, 64, 1, splits=3),
+    "weights left": Cut(64, 64, 1, splits=3),
+}
 """With these every number of tokens is tried."""
 TOKENS = range(1, 33)
 EPS = 1e-6

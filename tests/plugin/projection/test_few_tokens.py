@@ -139,11 +139,18 @@ def test_no_cut_where_tiles_or_shares_are_not_whole(outputs: int, inputs: int) -
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 16, 17, 32])
-def test_tiles_of_gate_and_up_have_more_outputs_than_tokens(tokens: int) -> None:
+def test_tiles_of_gate_and_up_are_whole(tokens: int) -> None:
     cut = choose_cut(*SHAPES_1B[2], tokens)
     assert cut is not None
-    assert cut.block_n > max(tokens, 16)
     assert SHAPES_1B[2][0] % (2 * cut.block_n) == 0
+
+
+@pytest.mark.parametrize("tokens", [17, 32])
+def test_many_tokens_have_fewer_shares_with_more_under_way(tokens: int) -> None:
+    few, many = choose_cut(*SHAPES_1B[3], 16), choose_cut(*SHAPES_1B[3], tokens)
+    assert few is not None
+    assert many is not None
+    assert (few.splits, few.num_stages, many.splits, many.num_stages) == (9, 4, 6, 5)
 
 
 def test_gate_and_up_have_no_shares() -> None:
@@ -203,26 +210,15 @@ def test_a_layer_that_is_taken_over_compiles_whole(monkeypatch: pytest.MonkeyPat
 def test_batch_invariance_and_many_tokens_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.zeros(32, 64, dtype=torch.float16)
     few, many = (torch.zeros(n, 64, dtype=torch.float16) for n in (7, 8))
-    assert few_tokens._serves(few, weight, 7)
-    assert not few_tokens._serves(many, weight, 7)
+    monkeypatch.setattr(few_tokens, "MAX_TOKENS", 7)
+    assert few_tokens._serves(few, weight)
+    assert not few_tokens._serves(many, weight)
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    assert not few_tokens._serves(few, weight, 7)
+    assert not few_tokens._serves(few, weight)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "linear", "gated"),
-    [
-        (16, True, True),
-        (17, True, True),
-        (30, True, True),
-        (31, True, False),
-        (32, True, False),
-        (33, False, False),
-    ],
-)
-def test_each_op_has_its_own_number_of_tokens(
-    monkeypatch: pytest.MonkeyPatch, tokens: int, linear: bool, gated: bool
-) -> None:
+@pytest.mark.parametrize("tokens", [1, 16, few_tokens.MAX_TOKENS, few_tokens.MAX_TOKENS + 1])
+def test_the_program_serves_few_tokens(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
     ours: list[str] = []
 
     def project(x: torch.Tensor, weight: torch.Tensor, cut: object, act: str = "") -> torch.Tensor:
@@ -230,18 +226,7 @@ def test_each_op_has_its_own_number_of_tokens(
         return x
 
     monkeypatch.setattr(triton_linear, "project", project)
-    monkeypatch.setattr(few_tokens, "MAX_GATED_TOKENS", 30)
     x, weight = torch.zeros(tokens, 64, dtype=torch.float16), torch.zeros(64, 64, dtype=torch.float16)
     few_tokens.linear_op(x, weight)
     few_tokens.gated_op(x, weight, "silu")
-    assert ours == [""] * linear + ["silu"] * gated
-
-
-@pytest.mark.parametrize(("most", "ours"), [(8, True), (7, False)])
-def test_shares_have_their_own_number_of_tokens(
-    monkeypatch: pytest.MonkeyPatch, most: int, ours: bool
-) -> None:
-    monkeypatch.setattr(few_tokens, "MAX_SPLIT_TOKENS", most)
-    x, weight = (torch.zeros(n, 6912, dtype=torch.float16) for n in (8, 64))
-    assert (few_tokens._cut(x, weight) is not None) == ours
-    assert few_tokens._cut(x[:, :1152].contiguous(), weight[:, :1152].contiguous()) is not None
+    assert ours == (["", "silu"] if tokens <= few_tokens.MAX_TOKENS else [])
