@@ -16,9 +16,9 @@ from benchmarks.linear.sweep import REPLAYS, sweep, us
 from benchmarks.linear.ways import MOST_TOKENS, Way
 from plugin.attention import triton_kernel
 
-STEPS = ((1, 1), (4, 1), (1, 8), (2, 8), (4, 8), (32, 1), (8, 8), (64, 1), (32, 8))
+STEPS = ((1, 1), (4, 1), (1, 8), (2, 8), (4, 8), (32, 1), (8, 8), (64, 1), (16, 8), (32, 8))
 """Requests and their tokens."""
-SWEPT = ((1, 1), (1, 8), (4, 8), (8, 8))
+SWEPT = ((1, 1), (1, 8), (4, 8), (8, 8), (16, 8))
 WAYS = {"cuBLAS": Way(max_tokens=0), "ours": Way(max_tokens=MOST_TOKENS)}
 
 

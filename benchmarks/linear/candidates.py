@@ -37,12 +37,13 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
     ),
     # 2.4 MB in 72 programs, fewer than multiprocessors; in shares, which the norm behind adds up, there are more.
     "o": (
-        Tiles(16, 128, 4, 4),
+        Tiles(64, 128, 4, 4, 4),
+        Tiles(64, 128, 4, 4, 8),
+        Tiles(64, 128, 4, 4, 2),
+        Tiles(64, 64, 4, 4, 4),
+        Tiles(32, 128, 4, 4, 4),
         Tiles(16, 128, 4, 8),
         Tiles(16, 128, 2, 5),
-        Tiles(16, 128, 4, 4, 2),
-        Tiles(32, 128, 4, 4, 4),
-        Tiles(64, 128, 4, 4, 4),
     ),
     # 31.9 MB in 216 programs with 48 KiB under way each: enough, if the tensor cores' part is hidden. More warps or
     # smaller tiles hide it better, wider ones have less of it.
@@ -54,6 +55,7 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
         Tiles(64, 64, 4, 5),
         Tiles(64, 128, 8, 3),
         Tiles(64, 128, 4, 3),
+        Tiles(128, 64, 8, 4),
     ),
     # 15.9 MB, 54 tiles of 128 inputs. 64 outputs in 9 shares: 162 programs; in 6: 108, fewer than multiprocessors, with
     # more under way in each. 32 outputs in 6 shares: 216 programs, in 9: 324; x twice as often.

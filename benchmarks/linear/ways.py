@@ -11,8 +11,8 @@ from plugin.projection import few_tokens, triton_linear
 from plugin.projection.triton_linear import Cut, choose_cut
 
 Shape = tuple[int, int]
-MOST_TOKENS = 64
-"""Up to which the sweep tries our program, whatever it serves now."""
+MOST_TOKENS = 128
+"""Up to which our program is tried, whatever it serves now."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Way:
         ):
             yield
 
-    def cut(self, outputs: int, inputs: int, num_tokens: int) -> Cut | None:
+    def cut(self, outputs: int, inputs: int, num_tokens: int, summed_behind: bool = False) -> Cut | None:
         """How a weight of this shape is cut."""
-        return self.cuts.get((outputs, inputs)) or choose_cut(outputs, inputs, num_tokens)
+        return self.cuts.get((outputs, inputs)) or choose_cut(outputs, inputs, num_tokens, summed_behind)
 
     def of(self, step: Callable[[], object]) -> Callable[[], object]:
         """`step`, this way."""

@@ -11,11 +11,12 @@ from vllm.utils.torch_utils import direct_register_custom_op
 if TYPE_CHECKING:
     from plugin.projection.triton_linear import Cut
 
-MAX_TOKENS = 32
+MAX_TOKENS = 64
 """Tokens of a step up to which the weights are read by our own program; 0 leaves all steps to cuBLAS.
 
-On an H200 a layer of the decoder takes 30.2 us with it and 45.5 with cuBLAS for one token, 31.6 and 45.6 for eight,
-36.0 and 48.3 for 32: layers with weights of their own in one graph, as `python -m benchmarks.linear` captures them."""
+On an H200 a layer of the decoder takes 30.7 us with it and 45.5 with cuBLAS for one token, 31.9 and 45.8 for eight,
+36.8 and 48.3 for 32, 41.2 and 51.7 for 64: layers with weights of their own in one graph, as `python -m
+benchmarks.linear` captures them."""
 
 
 def _serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -29,11 +30,11 @@ def _serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def _cut(x: torch.Tensor, weight: torch.Tensor) -> "Cut | None":
+def _cut(x: torch.Tensor, weight: torch.Tensor, summed_behind: bool = False) -> "Cut | None":
     """How the program takes these, None where cuBLAS does."""
     from plugin.projection import triton_linear
 
-    return triton_linear.choose_cut(*weight.shape, x.shape[0]) if _serves(x, weight) else None
+    return triton_linear.choose_cut(*weight.shape, x.shape[0], summed_behind) if _serves(x, weight) else None
 
 
 def unsummed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,7 @@ def unsummed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     float32 `[splits, num_tokens, outputs]`. `triton_residual_norm.norm_add_norm` takes either."""
     from plugin.projection import triton_linear
 
-    if (cut := _cut(x, weight)) is not None:
+    if (cut := _cut(x, weight, summed_behind=True)) is not None:
         return triton_linear.project_parts(x, weight, cut)
     return torch.nn.functional.linear(x, weight)
 

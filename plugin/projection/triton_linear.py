@@ -25,6 +25,9 @@ MAX_INPUTS = 2048
 MAX_SPLITS = 16
 """Shares at most: what comes next reads 4 bytes of each for an output, in one program a token."""
 
+TILES_OF_A_SHARE = 2
+"""Where few inputs are cut into shares: of the output projection 4 shares in 72 programs."""
+
 SPLIT_PROGRAMS = 150
 """Programs that shares of up to 16 tokens are to make at least: a few more than an H200 has multiprocessors (132), so
 that all are resident at once, beside the launch before. In each three tiles of 64 x 128 are under way, 48 KiB, where
@@ -67,8 +70,11 @@ def fetched_tiles(
 
 
 @cache
-def choose_cut(outputs: int, inputs: int, num_tokens: int) -> Cut | None:
+def choose_cut(outputs: int, inputs: int, num_tokens: int, summed_behind: bool = False) -> Cut | None:
     """The cut of a projection; None where it has none: only whole tiles are read, and shares of as many.
+
+    Shares are for many inputs, and of few where they are summed behind at no cost (`summed_behind`): wide tiles, which
+    are too few programs by themselves.
 
     The best of what `python -m benchmarks.linear --sweep` tries on an H200, of cuts that lie within one percent of each
     other the one that is best most often.
@@ -78,6 +84,10 @@ def choose_cut(outputs: int, inputs: int, num_tokens: int) -> Cut | None:
         return None
     if inputs > MAX_INPUTS:
         return _split_cut(outputs, inputs, block_k, num_tokens > 16)
+    tiles = inputs // block_k
+    if summed_behind and tiles % TILES_OF_A_SHARE == 0 and outputs % 64 == 0:
+        splits = tiles // TILES_OF_A_SHARE
+        return Cut(64, block_k, fetched_tiles(outputs, inputs, block_k, splits), splits=splits)
     if outputs >= WIDE and num_tokens > 16 and outputs % 64 == 0:
         return Cut(64, block_k, fetched_tiles(outputs, inputs, block_k, 1), num_stages=3)
     block_n = next((n for n in ((32, 16) if outputs >= WIDE else (16,)) if outputs % n == 0), None)

@@ -20,7 +20,7 @@ from plugin.projection import few_tokens, residual_norm, triton_linear
 from plugin.projection.residual_norm import ResidualNorm, norm_add_norm
 
 WIDTH, INPUTS = 64, 2304
-TOKENS = {"in parts": 3, "by PyTorch": 40}
+TOKENS = {"in parts": 3, "by PyTorch": few_tokens.MAX_TOKENS + 8}
 """Of a projection that our program cuts into shares, and how many tokens take that way."""
 Branch = Callable[[Any, torch.Tensor], Any]
 

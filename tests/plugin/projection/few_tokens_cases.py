@@ -23,6 +23,8 @@ CASES: dict[str, tuple[int, int, int, Cut | None, str]] = {
     "gated, 32 tokens": (32, 64, 128, Cut(16, 64, 1), "gelu"),
     "gated, weights left": (19, 256, 256, Cut(64, 128, 1, num_stages=3), "gelu"),
     "weights left": (8, 128, 256, Cut(64, 128, 0), ""),
+    "weights left, 64 tokens": (64, 128, 256, Cut(64, 128, 1, splits=2), ""),
+    "57 tokens": (57, 48, 128, Cut(16, 64, 1), ""),
     "two shares": (8, 32, 256, Cut(16, 64, 1, splits=2), ""),
     "nine shares of one tile": (5, 64, 576, Cut(64, 64, 1, splits=9), ""),
     "three shares, 32 tokens": (32, 128, 384, Cut(64, 128, 1, splits=3), ""),

@@ -79,7 +79,7 @@ def test_gpu_the_program_equals_the_product(name: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [1, 8, 27, 32])
+@pytest.mark.parametrize("tokens", [1, 8, 27, 32, 64])
 @pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES_1B, TAPS_1B])
 def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs: int, inputs: int) -> None:
     torch.manual_seed(0)
@@ -92,10 +92,11 @@ def test_gpu_the_ops_equal_the_product_at_the_shapes_of_1b(tokens: int, outputs:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [1, 8, 32])
-def test_gpu_a_captured_product_in_parts_is_the_same_in_every_replay(tokens: int) -> None:
+@pytest.mark.parametrize("tokens", [1, 8, 32, 64])
+@pytest.mark.parametrize("inputs", [1024, 6912])
+def test_gpu_a_captured_product_in_parts_is_the_same_in_every_replay(tokens: int, inputs: int) -> None:
     torch.manual_seed(0)
-    x, weight = (torch.randn(n, 6912, dtype=torch.bfloat16, device="cuda") for n in (tokens, 1152))
+    x, weight = (torch.randn(n, inputs, dtype=torch.bfloat16, device="cuda") for n in (tokens, 1152))
     residual, norm = (torch.randn(*n, 1152, dtype=torch.bfloat16, device="cuda") for n in ((tokens,), ()))
     want = residual_norm.norm_add_norm_op(x, weight, residual, norm, norm, 1e-6)
     graph = torch.cuda.CUDAGraph()
@@ -121,6 +122,17 @@ def test_a_cut_covers_the_weight_in_whole_tiles(outputs: int, inputs: int, token
     assert (cut.splits > 1) == (inputs > triton_linear.MAX_INPUTS)
     fetched_bytes = cut.fetched * cut.block_k * cut.splits * outputs * 2
     assert fetched_bytes <= triton_linear.FETCH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "shares"), [(1152, 1024, 4), (640, 512, 2), (1152, 64, 1), (80, 1024, 1)]
+)
+def test_few_inputs_have_shares_where_they_are_summed_behind(outputs: int, inputs: int, shares: int) -> None:
+    alone, behind = choose_cut(outputs, inputs, 8), choose_cut(outputs, inputs, 8, True)
+    assert alone is not None
+    assert behind is not None
+    assert (alone.splits, behind.splits) == (1, shares)
+    assert inputs % (shares * behind.block_k) == outputs % behind.block_n == 0
 
 
 @pytest.mark.parametrize(("outputs", "inputs", "shares"), [(*SHAPES_1B[3], 9), (*TAPS_1B, 9), (640, 3200, 5)])
