@@ -37,6 +37,21 @@ class T5Gemma2Renderer(HfRenderer):
     def max_encoder_len(self) -> int:
         return max_encoder_len(self.model_config.hf_config, self.model_config.max_model_len)
 
+    # Asked for with every request; the tokenizer finds its by way of the token's text.
+    @cached_property
+    def _eos_token_id(self) -> int | None:
+        return super().get_eos_token_id()
+
+    @cached_property
+    def _dec_start_token_id(self) -> int:
+        return super().get_dec_start_token_id()
+
+    def get_eos_token_id(self) -> int | None:
+        return self._eos_token_id
+
+    def get_dec_start_token_id(self) -> int:
+        return self._dec_start_token_id
+
     def tokenize_prompts(self, prompts: Any, params: TokenizeParams) -> Any:
         return super().tokenize_prompts(prompts, self._encoder_budget(params))
 

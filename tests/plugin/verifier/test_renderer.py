@@ -86,3 +86,20 @@ def test_tokenising_is_bounded_by_the_encoder_and_not_by_the_output():
     params = TokenizeParams(max_total_tokens=4, max_output_tokens=3)
     got = renderer()._encoder_budget(params)
     assert (got.max_total_tokens, got.max_output_tokens) == (8, 0)
+
+
+def test_the_tokens_at_the_ends_of_an_answer_are_looked_up_once():
+    class Tokenizer:
+        asked = 0
+
+        @property
+        def eos_token_id(self):
+            self.asked += 1
+            return 1
+
+    made = renderer()
+    made.tokenizer = tokenizer = Tokenizer()
+    made.model_config.hf_config.decoder_start_token_id = 2
+    for _ in range(3):
+        assert (made.get_eos_token_id(), made.get_dec_start_token_id()) == (1, 2)
+    assert tokenizer.asked == 1
