@@ -1,13 +1,16 @@
 """The decoder's cross keys and values of a whole step: one matrix product over all layers, one program that stores."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from plugin.attention.cross_write import cross_write
+from plugin.verifier.cross_graphs import CrossGraphs
 from plugin.verifier.decoder import Decoder, DecoderAttention
+from plugin.verifier.encoder_states import joined
 from plugin.verifier.prompt_batch import positions_of
 
 PIECE_TOKENS = 8192
@@ -36,13 +39,15 @@ class CrossKV:
         self.eps: float = first.k_norm.variance_epsilon
         self._addresses: torch.Tensor | None = None
         self._like: torch.Tensor | None = None
+        self._graphs: CrossGraphs | None = None
 
     def bind(self) -> None:
-        """Take the addresses of the layers' cross caches.
+        """Take the addresses of the layers' cross caches. What was captured is gone: it stores in those before.
 
         Raises:
             RuntimeError: the caches differ in shape or strides.
         """
+        self._graphs = None
         caches = [layer.attn.cross_cache.kv_cache for layer in self.layers]
         like = caches[0]
         for cache in caches:
@@ -56,27 +61,55 @@ class CrossKV:
             [cache.data_ptr() for cache in caches], dtype=torch.int64, device=like.device
         )
 
-    def write(
-        self, states: torch.Tensor, lengths: Sequence[int], rows: Sequence[int], block_table: torch.Tensor
-    ) -> None:
-        """Store all layers' cross keys and values of the prompts admitted in a step.
+    def capture(self, sizes: Sequence[int], block_table: torch.Tensor, pool: Any) -> None:
+        """Capture `write` on the current stream, so that a step's is one launch.
 
         Args:
-            states: `[num_tokens, hidden_size]`, encoder states, prompts one after another.
-            lengths: tokens of each prompt.
-            rows: each prompt's request, as a row of `block_table`.
+            sizes: numbers of tokens, ascending; those beyond a piece are not captured.
+            block_table: `[max_requests, max_blocks]`, what `write` is given rows of.
+            pool: a graph memory pool whose other graphs leave nothing in it.
+        """
+        self._graphs = None  # before its memory is needed
+        if sizes := [size for size in sizes if size <= PIECE_TOKENS]:
+            graphs = CrossGraphs(self, sizes, block_table)
+            graphs.capture(pool)
+            self._graphs = graphs
+
+    def write(self, states: Sequence[torch.Tensor], rows: Sequence[int], block_table: torch.Tensor) -> None:
+        """Store all layers' cross keys and values of the prompts admitted in a step: by a graph where one holds them.
+
+        Args:
+            states: encoder states of each prompt, `[length, hidden_size]`.
+            rows: each prompt's request, as a row of `block_table`; below zero it is stored nowhere.
             block_table: `[num_requests, max_blocks]` of the cross cache.
         """
-        if self._addresses is None or self._like is None:
-            raise RuntimeError("the cross caches are not allocated yet")
-        num_tokens = states.shape[0]
+        if self._graphs is not None and self._graphs.write(states, rows, block_table):
+            return
+        together, lengths = joined(states), [each.shape[0] for each in states]
+        num_tokens = together.shape[0]
         # Positions begin where 16 divides the address, whatever the length: Triton compiles others for other addresses.
         places = np.zeros((2, -(-num_tokens // 4) * 4), dtype=np.int32)
         places[0, :num_tokens] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
         places[1, :num_tokens] = positions_of(lengths)
-        rows_and_positions = async_tensor_h2d(places, device=states.device)
+        rows_and_positions = async_tensor_h2d(places, device=together.device)
         for first in range(0, num_tokens, PIECE_TOKENS):
             piece = slice(first, min(first + PIECE_TOKENS, num_tokens))
-            kv = torch.nn.functional.linear(states[piece], self.weight, self.bias)
             row, position = rows_and_positions[:, piece]
-            cross_write(kv, self.k_weights, self.eps, self._addresses, self._like, row, position, block_table)
+            self.store(together[piece], row, position, block_table)
+
+    def store(
+        self, states: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, block_table: torch.Tensor
+    ) -> None:
+        """`write` of tokens whose places are on the device, two launches: what graphs are made of.
+
+        Args:
+            states: `[num_tokens, hidden_size]`.
+            rows, positions, block_table: see `cross_write`.
+
+        Raises:
+            RuntimeError: the caches are not bound.
+        """
+        if self._addresses is None or self._like is None:
+            raise RuntimeError("the cross caches are not allocated yet")
+        kv = torch.nn.functional.linear(states, self.weight, self.bias)
+        cross_write(kv, self.k_weights, self.eps, self._addresses, self._like, rows, positions, block_table)

@@ -7,6 +7,7 @@ from torch import nn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 
 from plugin.attention.bidirectional import bidirectional_attention
+from plugin.projection import few_tokens
 from plugin.verifier.encoder_pass import EncoderPass
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
 
@@ -28,7 +29,7 @@ class EncoderAttention(AttentionProjections):
             return torch.cat([x.flatten(1) for x in self.qkv(hidden_states, positions)], dim=1)
         from plugin.attention.norm_rope import norm_rope_in_place
 
-        qkv, _ = self.qkv_proj(hidden_states)
+        qkv = few_tokens.linear(self.qkv_proj, hidden_states)
         norm_rope_in_place(
             qkv, positions, self.rotary_emb.cos_sin_cache, self.q_norm.weight, self.k_norm.weight,
             self.q_norm.variance_epsilon, self.num_heads, self.num_kv_heads,
@@ -41,18 +42,28 @@ class EncoderAttention(AttentionProjections):
         q, k, v = projected.unflatten(-1, (-1, self.head_dim)).split(heads, dim=1)
         return q, k, v
 
+    def output(self, attended: torch.Tensor) -> torch.Tensor | few_tokens.Deferred:
+        """`[num_rows, num_heads, head_dim]` -> `[num_rows, hidden_size]`, for a norm behind it."""
+        x = attended.flatten(1)
+        if _has_programs(x):
+            return few_tokens.deferred(self.o_proj, x)
+        out: torch.Tensor = self.o_proj(x)[0]
+        return out
+
 
 class EncoderMLP(GatedMLP):
-    """On a GPU with vLLM's own kernel between the products: the engine leaves such operations to torch.compile, which
-    the encoder does not go through.
+    """On a GPU with vLLM's own kernel where an activation stands alone: the engine leaves such operations to
+    torch.compile, which the encoder does not go through.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward_few(self, x: torch.Tensor) -> torch.Tensor | few_tokens.Deferred:
         if not _has_programs(x):
-            return super().forward(x)
+            out: torch.Tensor = self(x)
+            return out
+        if self.gelu and few_tokens.plain(self.gate_up_proj):
+            return super().forward_few(x)
         gate_up, _ = self.gate_up_proj(x)
-        x, _ = self.down_proj(self.act_fn.forward_cuda(gate_up))
-        return x
+        return few_tokens.deferred(self.down_proj, self.act_fn.forward_cuda(gate_up))
 
 
 class EncoderLayer(nn.Module):
@@ -84,11 +95,13 @@ class EncoderLayer(nn.Module):
         Returns:
             The new residual, normed, `[num_rows, hidden_size]`.
         """
-        branch, _ = self.self_attn.o_proj(attended.flatten(1))
+        branch = self.self_attn.output(attended)
         normed = _add_and_norm(
             residual, branch, self.post_self_attn_layernorm, self.pre_feedforward_layernorm
         )
-        return _add_and_norm(residual, self.mlp(normed), self.post_feedforward_layernorm, next_norm)
+        return _add_and_norm(
+            residual, self.mlp.forward_few(normed), self.post_feedforward_layernorm, next_norm
+        )
 
 
 class TextEncoder(nn.Module):
@@ -142,9 +155,15 @@ def _has_programs(x: torch.Tensor) -> bool:
 
 
 def _add_and_norm(
-    residual: torch.Tensor, branch: torch.Tensor, post: GemmaRMSNorm, pre: GemmaRMSNorm
+    residual: torch.Tensor,
+    branch: torch.Tensor | few_tokens.Deferred,
+    post: GemmaRMSNorm,
+    pre: GemmaRMSNorm,
 ) -> torch.Tensor:
-    """Adds `post(branch)` to `residual`, in place; returns `pre` of that."""
+    """Adds `post(branch)` to `residual`, in place; returns `pre` of that. Of few tokens a branch that is deferred comes
+    in parts, which the norm's program adds up."""
+    if isinstance(branch, few_tokens.Deferred):
+        branch = few_tokens.unsummed(branch.x, branch.weight)
     if not _has_programs(residual):
         residual += post(branch)
         return pre(residual)

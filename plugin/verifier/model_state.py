@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from vllm.config.compilation import CUDAGraphMode
 from vllm.distributed.parallel_state import graph_capture
+from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
@@ -21,7 +22,7 @@ from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelS
 from plugin.verifier.cross_kv import CrossKV
 from plugin.verifier.encoder_cache import keeps_states
 from plugin.verifier.encoder_capture import pass_graph_sizes
-from plugin.verifier.encoder_states import EncoderStates, Pass, joined
+from plugin.verifier.encoder_states import EncoderStates, Pass
 from plugin.verifier.pass_graphs import PassGraphs
 from plugin.verifier.processing import MODALITY
 from plugin.verifier.prompt_graphs import PromptGraphs
@@ -79,21 +80,29 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         with torch.inference_mode():  # no request waits for Triton; a token of row -1 is stored nowhere
             table = block_tables.input_block_tables[self._cross_group]
             self.cross_kv.write(
-                self.cross_kv.weight.new_zeros(1, self.cross_kv.weight.shape[1]), [1], [-1], table
+                [self.cross_kv.weight.new_zeros(1, self.cross_kv.weight.shape[1])], [-1], table
             )
 
     def capture_inner_cudagraphs(
         self, input_buffers: Any, block_tables: Any, attn_groups: Any, kv_cache_config: Any
     ) -> None:
-        """And the encoder's passes in parts."""
+        """And the way from states to cross pages, at the encoder's sizes, and the encoder's passes in parts. No two of
+        them run at once, and none leaves anything behind in the memory that they share."""
         super().capture_inner_cudagraphs(input_buffers, block_tables, attn_groups, kv_cache_config)
-        if sizes := pass_graph_sizes(self.vllm_config):
-            self._pass_graphs = None  # of the run that measured the memory
-            made = PassGraphs(self.model.encoder, sizes, self.dtype)
-            with graph_capture(device=self.device):
-                made.capture()
-                torch.accelerator.synchronize()
-            self._pass_graphs = made
+        self._pass_graphs = None  # of the run that measured the memory
+        manager = self._encoder_graphs()
+        if manager is None:
+            return
+        pool = current_platform.graph_pool_handle()
+        with graph_capture(device=self.device):
+            self.cross_kv.capture(
+                manager.token_budgets, block_tables.input_block_tables[self._cross_group], pool
+            )
+            if pass_sizes := pass_graph_sizes(self.vllm_config):
+                made = PassGraphs(self.model.encoder, pass_sizes, self.dtype)
+                made.capture(pool)
+                self._pass_graphs = made
+            torch.accelerator.synchronize()
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
@@ -205,13 +214,14 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
                 f"prompts of {list(begun)} are encoded, not of {list(scheduled_encoder_inputs)}"
             )
         rows = {name: row for row, name in enumerate(input_batch.req_ids) if name in begun}
-        states = list(begun.values())
         self.cross_kv.write(
-            joined(states),
-            [len(each) for each in states],
-            [rows[name] for name in begun],
-            self._block_tables[self._cross_group],
+            list(begun.values()), [rows[name] for name in begun], self._block_tables[self._cross_group]
         )
+
+    def _encoder_graphs(self) -> Any:
+        """vLLM's manager of the captured encoder; None where it is not captured."""
+        manager = self.encoder_runner.cudagraph_manager
+        return manager if manager is not None and manager.is_captured() else None
 
     def _encode(self, prompts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Encoder states `[length, hidden_size]` of each prompt, through the captured graphs where there are any; those
@@ -219,8 +229,8 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
 
         vLLM's runner would first send each prompt's ids to the device on its own.
         """
-        manager = self.encoder_runner.cudagraph_manager
-        if manager is None or not manager.is_captured():
+        manager = self._encoder_graphs()
+        if manager is None:
             return list(self.model.embed_multimodal(**{MODALITY: prompts}))
         if self._prompt_graphs is None:
             self._prompt_graphs = PromptGraphs(manager)

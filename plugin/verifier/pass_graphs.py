@@ -7,6 +7,7 @@ graphs. The captured sequences are the prompt and one that holds the padding, wh
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -40,13 +41,12 @@ class PassGraphs:
             self._encoder, self._ids[:size], self._positions[:size], self._cu_seqlens, size, room
         )
 
-    def capture(self) -> None:
-        """Capture every stage of every size, on the current stream."""
-        from vllm.platforms import current_platform
+    def capture(self, pool: Any) -> None:
+        """Capture every stage of every size, on the current stream, into a graph memory pool. None leaves anything in
+        it: what a stage hands on stands in the buffers."""
         from vllm.utils.torch_utils import current_stream
 
-        pool = current_platform.graph_pool_handle()
-        for size in self._sizes:
+        for size in reversed(self._sizes):  # what fewer tokens need finds room where most were
             self._cu_seqlens[1:] = size
             first = self._pass(size)
             first.advance(first.num_rows)  # programs are compiled and chosen before they are captured

@@ -21,10 +21,11 @@ from tests.reference.greedy import GreedyReference
 
 pytestmark = pytest.mark.gpu
 Prompts = list[tuple[int, ...]]
+SIZES = [16, 64, 128]
 SMALL_GRAPHS = {
     "mode": 0,
     "cudagraph_mode": "FULL_DECODE_ONLY",
-    "encoder_cudagraph_token_budgets": [16, 64, 128],
+    "encoder_cudagraph_token_budgets": SIZES,
     "encoder_cudagraph_max_vision_items_per_batch": 4,
 }
 """Sizes that the tests' prompts go below, meet and exceed, in tokens and in number."""
@@ -106,23 +107,26 @@ def test_graphs_do_not_remember_the_batch_before(verifier: Path, prompts: Prompt
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_cross_pages_hold_what_each_layer_projects(verifier: Path, prompts: Prompts, dtype: str) -> None:
-    """Every admission of a staggered run, through joins and a batch of prompts at once."""
+    """Every admission of a staggered run, through joins and a batch of prompts at once, by graphs as far as they go."""
     import torch
 
     from tests.engine.harness import Job
 
     errors: list[float] = []
+    steps: list[int] = []
     with gpu_engine(
         verifier, dtype=dtype, mode="graphs", compilation_config=SMALL_GRAPHS, max_num_seqs=8
     ) as running:
         cross = running.runner.model_state.cross_kv
         stock = cross.write
 
-        def checked(states: Any, lengths: Sequence[int], rows: Sequence[int], table: Any) -> None:
-            stock(states, lengths, rows, table)
+        def checked(states: Sequence[Any], rows: Sequence[int], table: Any) -> None:
+            stock(states, rows, table)
+            lengths = [len(each) for each in states]
+            steps.append(sum(lengths))
             for layer in cross.layers:
                 cache = layer.attn.cross_cache.kv_cache
-                k, v = (x.split(list(lengths)) for x in layer.cross_kv(states))
+                k, v = (x.split(lengths) for x in layer.cross_kv(torch.cat(list(states))))
                 for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
                     page = cache.shape[2]
                     stored = (
@@ -131,7 +135,10 @@ def test_cross_pages_hold_what_each_layer_projects(verifier: Path, prompts: Prom
                     errors.append(relative(stored, torch.cat((k[i], v[i]), dim=-1)))
 
         cross.write = checked
-        running.run([Job(p, 4, join_at=i // 3, ignore_eos=True) for i, p in enumerate(prompts[:24])])
+        with mock.patch.object(cross, "store", wraps=cross.store) as eagerly:
+            running.run([Job(p, 4, join_at=i // 3, ignore_eos=True) for i, p in enumerate(prompts[:24])])
+    assert eagerly.call_count == sum(tokens > SIZES[-1] for tokens in steps)
+    assert 0 < eagerly.call_count < len(steps)
     assert len(errors) == 24 * len(cross.layers)
     assert max(errors) < (1e-5 if dtype == "float32" else 1e-2)
 
@@ -169,8 +176,9 @@ def test_admission_steps_replay_full_graphs(
 
 
 MOST_LAUNCHES = 24
-"""Of the host in a step that admits a request: the encoder's graph, its product with all layers' projections, their
-pages, what the request and the others bring, the batch, the step's inputs, its graph, its tokens' copy, the draft's."""
+"""Of the host in a step that admits a request: the encoder's inputs and graph, its states, their places and the graph
+that stores them, what the request and the others bring, the batch, the step's inputs, its graph, its tokens' copy, the
+draft's."""
 
 
 @pytest.mark.parametrize("family", [None, "dflash"])
@@ -210,5 +218,5 @@ def test_a_step_that_admits_a_short_prompt_is_few_launches(
             running.run(jobs)
     assert len(counts) == 3
     for names in counts[1:]:  # the first may compile
-        assert names["cudaGraphLaunch"] == (3 if family else 2), names
+        assert names["cudaGraphLaunch"] == (4 if family else 3), names
         assert sum(names.values()) <= MOST_LAUNCHES, names

@@ -1,6 +1,6 @@
-"""The V2 runner's state on fakes: encoder lengths by slot, admitted prompts in batch order, cross pages."""
+"""The V2 runner's state on fakes: encoder lengths by slot, admitted prompts in batch order, what is captured."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +11,7 @@ from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
-from plugin.attention.cross_write import naive_cross_write
-from plugin.verifier import cross_kv, model_state
-from plugin.verifier.cross_kv import CrossKV
+from plugin.verifier import model_state
 from plugin.verifier.encoder_states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
 
@@ -156,9 +154,9 @@ def test_admitted_prompts_are_encoded_first_and_stored_by_their_rows(state, enco
     assert (encoding.encoded, encoding.written) == ([[3, 6]], [])
     batch = SimpleNamespace(req_ids=["running", "resumed", "sharing", "new"])
     assert state.prepare_inputs_embeds(inputs, batch, None) is None
-    [(states, got_lengths, rows, table)] = encoding.written
-    assert (got_lengths, rows, table) == ([3, 6], [3, 1], "cross table")
-    assert states.flatten().tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+    [(states, rows, table)] = encoding.written
+    assert (rows, table) == ([3, 1], "cross table")
+    assert [each.flatten().tolist() for each in states] == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
 def test_a_prompt_that_was_not_begun_is_told(state, encoding):
@@ -171,32 +169,59 @@ def test_a_prompt_that_was_not_begun_is_told(state, encoding):
         state.prepare_inputs_embeds({"new": [0]}, SimpleNamespace(req_ids=["new"]), None)
 
 
-def test_passes_are_captured_once_more_after_the_memory_was_measured(state, monkeypatch):
-    """And a prompt that no captured size holds has a pass of its own."""
-    made = []
+def test_what_is_behind_the_encoder_is_captured_again_after_the_memory_was_measured(state, monkeypatch):
+    """Where the encoder is captured: storing its states at the same sizes, and passes if prompts are parted; a prompt
+    that no captured size holds has a pass of its own."""
+    made, current = [], []
 
     class Graphs:
         def __init__(self, encoder, sizes, dtype):
             made.append((encoder, sizes, dtype))
             assert state._pass_graphs is None  # its memory is free by now
 
-        def capture(self):
-            pass
+        def capture(self, pool):
+            made.append(pool)
 
         def begin(self, prompt):
             return "captured" if len(prompt) < 9 else None
 
+    @contextmanager
+    def graph_capture(device):
+        current.append(device)
+        yield
+        current.clear()
+
+    def capture(*args):
+        assert current == ["a device"]
+        made.append(args)
+
     monkeypatch.setattr(model_state, "PassGraphs", Graphs)
-    monkeypatch.setattr(model_state, "graph_capture", lambda device: nullcontext())
+    monkeypatch.setattr(model_state, "graph_capture", graph_capture)
+    monkeypatch.setattr(model_state.current_platform, "graph_pool_handle", lambda: "a pool")
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    manager = SimpleNamespace(token_budgets=[64, 128], is_captured=lambda: True)
+    state.encoder_runner = SimpleNamespace(cudagraph_manager=None)
+    state.cross_kv, state._cross_group = SimpleNamespace(capture=capture), CROSS
     state.model = SimpleNamespace(encoder="the encoder", begin_encoder_pass=lambda prompt: "its own")
-    state.vllm_config, state.dtype, state.device = None, torch.bfloat16, None
-    for sizes in ([], [256, 512], [256, 512]):
+    state.vllm_config, state.dtype, state.device = None, torch.bfloat16, "a device"
+    tables = SimpleNamespace(input_block_tables=["self table", "cross table"])
+    stored, passes = (
+        [([64, 128], "cross table", "a pool")],
+        [("the encoder", [256], torch.bfloat16), "a pool"],
+    )
+    for captured, sizes, expected in (
+        (None, [], []),
+        (manager, [], stored),
+        (manager, [256], stored + passes),
+        (manager, [256], stored + passes),
+    ):
+        state.encoder_runner.cudagraph_manager = captured
         monkeypatch.setattr(model_state, "pass_graph_sizes", lambda config, sizes=sizes: sizes)
-        state.capture_inner_cudagraphs(None, None, None, None)
+        made.clear()
+        state.capture_inner_cudagraphs(None, tables, None, None)
+        assert made == expected
         assert state._begin(torch.arange(9)) == "its own"
         assert state._begin(torch.arange(8)) == ("captured" if sizes else "its own")
-    assert made == [("the encoder", [256, 512], torch.bfloat16)] * 2
 
 
 def test_a_step_that_admits_nobody_does_nothing(state, encoding):
@@ -211,68 +236,9 @@ def test_the_program_that_stores_is_there_before_the_first_request(state):
     layer = SimpleNamespace(attn=SimpleNamespace(cross_name="cross.0"))
     state.cross_kv = SimpleNamespace(
         layers=[layer], bind=lambda: written.append("bound"), weight=torch.ones(6, 12),
-        write=lambda states, *others: written.append((states.shape, *others)),
+        write=lambda states, *others: written.append(([each.shape for each in states], *others)),
     )  # fmt: skip
     groups = [SimpleNamespace(layer_names=[name]) for name in ("self.0", "cross.0")]
     tables = SimpleNamespace(input_block_tables=["self table", "cross table"])
     state.initialize_kv_cache(SimpleNamespace(kv_cache_groups=groups), tables)
-    assert written == ["bound", ((1, 12), [1], [-1], "cross table")]
-
-
-def decoder(layers=3, hidden=12, heads=2, kv_heads=1, dim=8):
-    """What `CrossKV` reads of a decoder, with caches of 6 blocks of 16."""
-    q, kv = heads * dim, kv_heads * dim
-
-    def attention():
-        return SimpleNamespace(
-            q_size=q,
-            kv_size=kv,
-            qkv_proj=SimpleNamespace(weight=torch.randn(q + 2 * kv, hidden), bias=None),
-            k_norm=SimpleNamespace(weight=torch.randn(dim), variance_epsilon=1e-6),
-            attn=SimpleNamespace(
-                cross_cache=SimpleNamespace(kv_cache=torch.zeros(6, kv_heads, 16, 2 * dim)), cross_name="c"
-            ),
-        )
-
-    return SimpleNamespace(layers=[SimpleNamespace(self_attn=attention()) for _ in range(layers)])
-
-
-@pytest.mark.parametrize("piece", [8192, 5])
-def test_one_product_over_all_layers_is_each_layers_own(monkeypatch, piece):
-    monkeypatch.setattr(cross_kv, "PIECE_TOKENS", piece)
-    torch.manual_seed(0)
-    made = decoder()
-    caches = [layer.self_attn.attn.cross_cache.kv_cache for layer in made.layers]
-
-    def reference(kv, k_weights, eps, addresses, like, rows, positions, table):
-        assert addresses.tolist() == [cache.data_ptr() for cache in caches]
-        naive_cross_write(kv, k_weights, eps, caches, rows, positions, table)
-
-    monkeypatch.setattr(cross_kv, "cross_write", reference)
-    cross = CrossKV(made)
-    cross.bind()
-    states = torch.randn(3 + 18, 12)
-    table = torch.tensor([[5, 5], [4, 5], [1, 3]], dtype=torch.int32)
-    cross.write(states, [3, 18], [1, 2], table)
-    for layer in made.layers:
-        attn, cache = layer.self_attn, layer.self_attn.attn.cross_cache.kv_cache
-        kv = states @ attn.qkv_proj.weight[attn.q_size :].T
-        k, v = kv.split(attn.kv_size, dim=-1)
-        k = k * torch.rsqrt(k.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + attn.k_norm.weight)
-        want = torch.zeros_like(cache)
-        want[4, 0, :3] = torch.cat((k, v), dim=-1)[:3]
-        want[1, 0] = torch.cat((k, v), dim=-1)[3:19]
-        want[3, 0, :2] = torch.cat((k, v), dim=-1)[19:]
-        torch.testing.assert_close(cache, want, atol=1e-5, rtol=1e-5)
-
-
-def test_caches_that_are_laid_out_differently_are_refused():
-    made = decoder()
-    made.layers[1].self_attn.attn.cross_cache.kv_cache = torch.zeros(6, 1, 32, 16)
-    with pytest.raises(RuntimeError, match=r"\[6, 1, 32, 16\].*beside \[6, 1, 16, 16\]"):
-        CrossKV(made).bind()
-
-
-def test_nothing_is_written_before_the_caches_are_there():
-    with pytest.raises(RuntimeError, match="not allocated"):
-        CrossKV(decoder()).write(torch.zeros(1, 12), [1], [0], torch.zeros(1, 1, dtype=torch.int32))
+    assert written == ["bound", ([(1, 12)], [-1], "cross table")]

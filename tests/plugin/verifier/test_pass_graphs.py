@@ -60,11 +60,10 @@ def graphs(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> PassGraphs:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
-    monkeypatch.setattr("vllm.platforms.current_platform.graph_pool_handle", lambda: None)
     monkeypatch.setattr("vllm.utils.torch_utils.current_stream", lambda: None)
     monkeypatch.setattr(EncoderPass, "_do", recording)
     made = PassGraphs(encoder, SIZES, torch.float32)
-    made.capture()
+    made.capture("a pool")
     monkeypatch.setattr(EncoderPass, "_do", stock)
     return made
 

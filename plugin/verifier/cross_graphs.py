@@ -1,0 +1,85 @@
+"""Storing a step's cross keys and values as CUDA graphs, one for each number of tokens that the encoder is captured at.
+
+Launch by launch the product over all layers and the program that stores take the host longer than the encoder's graph,
+on the way to a request's first token; the GPU is done with them in a few microseconds. Here a step has its tokens'
+places sent in one copy and its states put together in another, and one launch. The padding's row is -1, which is stored
+nowhere.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from plugin.verifier.cross_kv import CrossKV
+
+
+class CrossGraphs:
+    """Captured once, of a `CrossKV` that is bound; they store in the caches that it is bound to then. All sizes share
+    their buffers.
+
+    One `write` a step: places are sent from as many pinned buffers as there are steps under way (`UvaBufferPool`), so
+    that none is laid out anew before its copy is done.
+    """
+
+    def __init__(self, cross: "CrossKV", sizes: Sequence[int], block_table: torch.Tensor) -> None:
+        """
+        Args:
+            cross: what is captured.
+            sizes: numbers of tokens, ascending; at least one.
+            block_table: `[max_requests, max_blocks]`, read where it lies.
+        """
+        from vllm.v1.worker.gpu.buffer_utils import UvaBufferPool
+
+        self._cross, self._sizes, self._table = cross, sizes, block_table
+        most = sizes[-1]
+        self._states = cross.weight.new_zeros(most, cross.weight.shape[1])
+        self._places = torch.full((2 * most,), -1, dtype=torch.int32, device=cross.weight.device)
+        self._laid_out = np.zeros(2 * most, dtype=np.int32)
+        self._sent = UvaBufferPool(2 * most, torch.int32)
+        self._counting = np.arange(most, dtype=np.int32)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def capture(self, pool: Any) -> None:
+        """Capture every size on the current stream, into a graph memory pool."""
+        from vllm.utils.torch_utils import current_stream
+
+        for size in reversed(
+            self._sizes
+        ):  # keys and values of fewer tokens find room where those of most were
+            self._store(size)  # programs are compiled and chosen before they are captured
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=current_stream()):
+                self._store(size)
+            self._graphs[size] = graph
+
+    def _store(self, size: int) -> None:
+        rows, positions = self._places[: 2 * size].view(2, size)
+        self._cross.store(self._states[:size], rows, positions, self._table)
+
+    def write(self, states: Sequence[torch.Tensor], rows: Sequence[int], block_table: torch.Tensor) -> bool:
+        """See `CrossKV.write`. False, and nothing is done, where there are more tokens than were captured, or the block
+        table is another one."""
+        num_tokens = sum(each.shape[0] for each in states)
+        size = next((size for size in self._sizes if size >= num_tokens), None)
+        same_table = block_table.data_ptr() == self._table.data_ptr()
+        if size is None or not same_table or block_table.stride() != self._table.stride():
+            return False
+        self._sent.copy_to_gpu(self._lay_out(states, rows, size), out=self._places[: 2 * size])
+        torch.cat(list(states), out=self._states[:num_tokens])
+        self._graphs[size].replay()
+        return True
+
+    def _lay_out(self, states: Sequence[torch.Tensor], rows: Sequence[int], size: int) -> np.ndarray:
+        """`[2 * size]`: each token's row, and then each token's place in its prompt."""
+        laid_out = self._laid_out[: 2 * size]
+        row_of, position_of = laid_out[:size], laid_out[size:]
+        begin = 0
+        for each, row in zip(states, rows, strict=True):
+            end = begin + each.shape[0]
+            row_of[begin:end], position_of[begin:end] = row, self._counting[: end - begin]
+            begin = end
+        row_of[begin:], position_of[begin:] = -1, 0
+        return laid_out
