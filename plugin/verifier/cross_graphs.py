@@ -46,9 +46,8 @@ class CrossGraphs:
         """Capture every size on the current stream, into a graph memory pool."""
         from vllm.utils.torch_utils import current_stream
 
-        for size in reversed(
-            self._sizes
-        ):  # keys and values of fewer tokens find room where those of most were
+        # Keys and values of fewer tokens find room where those of most were.
+        for size in reversed(self._sizes):
             self._store(size)  # programs are compiled and chosen before they are captured
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=current_stream()):
