@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
+from plugin.verifier.cross_graphs import MOST_PIECES
 from plugin.verifier.cross_kv import CrossKV
 from tests.plugin.verifier.cross_cases import (
     caches_of,
@@ -19,18 +20,25 @@ from tests.plugin.verifier.cross_cases import (
 
 SIZES = [16, 64]
 BLOCKS = 40
-# Name: prompt lengths, the graph's size or, where none holds them, None.
-CASES: dict[str, tuple[tuple[int, ...], int | None]] = {
+# Name: prompt lengths, the graph's size.
+CASES: dict[str, tuple[tuple[int, ...], int]] = {
     "one prompt": ((5,), 16),
     "several": ((3, 1, 7), 16),
     "one that fills a graph": ((16,), 16),
     "several that fill a graph": ((30, 33, 1), 64),
     "one token more than a graph": ((17,), 64),
     "over several pages": ((40, 20), 64),
-    "one that is too long": ((65,), None),
-    "several that are too long": ((40, 25), None),
 }
-ROWS = (3, 0, 2)
+# Beyond the largest graph: prompt lengths, and the sizes of the graphs that are replayed; None where it is too much.
+LONG: dict[str, tuple[tuple[int, ...], list[int] | None]] = {
+    "a token more than the largest": ((65,), [64, 16]),
+    "a prompt across two": ((40, 25), [64, 16]),
+    "whole graphs": ((64, 128), [64, 64, 64]),
+    "prompts that begin and end in the middle": ((100, 50, 20, 1), [64, 64, 64]),
+    "all that goes": ((160, 160, 160, 32), [64] * MOST_PIECES),
+    "a token more": ((160, 160, 160, 33), None),
+}
+ROWS = (3, 0, 2, 1)
 
 
 def block_table(device: str = "cpu", seed: int = 0) -> torch.Tensor:
@@ -45,12 +53,13 @@ class Captured:
     def __init__(self, cross: CrossKV, table: torch.Tensor, stored: list[int]) -> None:
         self.cross, self.table, self.stored = cross, table, stored
 
-    def check(self, lengths: Sequence[int], rows: Sequence[int], tokens: int, seed: int = 0) -> None:
-        """All caches, which are empty before and after, hold these prompts and nothing else."""
+    def check(self, lengths: Sequence[int], rows: Sequence[int], *tokens: int, seed: int = 0) -> None:
+        """All caches, which are empty before and after, hold these prompts and nothing else, stored in launches of so
+        many tokens."""
         self.stored.clear()
         states = prompt_states(lengths, self.cross.weight, seed)
         self.cross.write(states, rows, self.table)
-        assert self.stored == [tokens]
+        assert self.stored == list(tokens)
         for cache, want in zip(
             caches_of(self.cross), wanted(self.cross, states, rows, self.table), strict=True
         ):
@@ -72,7 +81,13 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
 @pytest.mark.parametrize("name", CASES)
 def test_prompts_go_through_the_smallest_graph_that_holds_them(captured: Captured, name: str) -> None:
     lengths, size = CASES[name]
-    captured.check(lengths, ROWS[: len(lengths)], size or sum(lengths))
+    captured.check(lengths, ROWS[: len(lengths)], size)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_more_tokens_are_stored_in_pieces(captured: Captured, name: str) -> None:
+    lengths, sizes = LONG[name]
+    captured.check(lengths, ROWS[: len(lengths)], *(sizes or [sum(lengths)]))
 
 
 def test_a_replay_does_not_store_what_is_left_of_the_one_before(captured: Captured) -> None:
@@ -80,7 +95,7 @@ def test_a_replay_does_not_store_what_is_left_of_the_one_before(captured: Captur
     for seed, (lengths, rows, tokens) in enumerate(
         [((50, 14), (1, 3), 64), ((20,), (2,), 64), ((9, 7), (0, 1), 16), ((2,), (3,), 16), ((17,), (0,), 64)]
     ):
-        captured.check(lengths, rows, tokens, seed)
+        captured.check(lengths, rows, tokens, seed=seed)
 
 
 def test_the_block_table_is_read_as_it_is_then(captured: Captured) -> None:
@@ -175,8 +190,24 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[OnDevice]:
 @pytest.mark.parametrize("name", CASES)
 def test_gpu_a_replay_stores_what_is_stored_without(on_device: OnDevice, name: str) -> None:
     lengths, size = CASES[name]
-    for rows in (ROWS, (1, 2, 0)):
+    for rows in (ROWS, (1, 2, 0, 3)):
         assert on_device.differing(lengths, rows[: len(lengths)], size) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LONG)
+def test_gpu_pieces_store_what_is_stored_at_once(on_device: OnDevice, name: str) -> None:
+    """But for the product's rounding, which is another one for another number of tokens."""
+    lengths, _ = LONG[name]
+    states, rows = prompt_states(lengths, on_device.cross.weight), ROWS[: len(lengths)]
+    for _ in range(3):  # pinned buffers go round
+        for each in (on_device.cross, on_device.plain):
+            each.write(states, rows, on_device.table)
+        for ours, theirs in zip(caches_of(on_device.cross), caches_of(on_device.plain), strict=True):
+            assert theirs.any()
+            tolerance = 1e-4 if ours.dtype == torch.float32 else 3e-2
+            torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+            ours.zero_()
 
 
 @pytest.mark.gpu
