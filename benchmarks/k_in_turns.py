@@ -1,7 +1,7 @@
 """One server, several K in turns: what the draft gives, what the server says that it gives, and what `auto` loses.
 
     python -m benchmarks.k_in_turns [--draft plugin/demo/dflash] [--ks 0,3,5,7,auto] [--concurrency 1,4]
-        [--load problems,change,unpaid] [--rounds 6] [--requests 24] [--out FILE]
+        [--load problems,change,unpaid,schema] [--rounds 6] [--requests 24] [--out FILE]
     python -m benchmarks.k_in_turns --full-size 4.0 --ks 0,3,7 --load problems --out benchmarks/results/h200.json
 
 A machine drifts between two servers' runs by more than two K differ, so that the K are compared on one server, each for
@@ -14,7 +14,8 @@ step at the largest K: what a GPU gives, where only the load `problems` says any
 rounds' medians in a results file.
 
 Loads: `problems` are the demo's own, greedy; `unpaid` the same at a temperature and with a penalty at which hardly
-a token can be guessed; `change` begins as the one and goes on as the other in the middle of every turn.
+a token can be guessed; `change` begins as the one and goes on as the other in the middle of every turn; `schema` are the
+problems answered, greedily, in compact JSON by `benchmarks/invoice.json`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,22 @@ from benchmarks.results import record, typed
 AUTO = "auto"
 MAX_TOKENS = 64
 UNPAID: dict[str, Any] = {"temperature": 2.0, "top_k": 0, "repetition_penalty": 2.0}
-LOADS = {"problems": ({}, {}), "change": ({}, UNPAID), "unpaid": (UNPAID, UNPAID)}
+INVOICE: dict[str, Any] = {
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "invoice",
+            "schema": json.loads(Path(__file__).with_name("invoice.json").read_text(encoding="utf-8")),
+        },
+    },
+    "structured_outputs": {"disable_any_whitespace": True},
+}
+LOADS = {
+    "problems": ({}, {}),
+    "change": ({}, UNPAID),
+    "unpaid": (UNPAID, UNPAID),
+    "schema": (INVOICE, INVOICE),
+}
 """What is added to the requests of the first and of the second half of a turn."""
 START_S = 600.0
 

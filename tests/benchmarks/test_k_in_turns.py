@@ -40,7 +40,9 @@ def test_what_a_load_asks_for_is_taken(load: str) -> None:
         "problems": (0, 0),
         "change": (0, 2.0),
         "unpaid": (2.0, 2.0),
+        "schema": (0, 0),
     }[load]
+    assert ("response_format" in first, "response_format" in second) == (load == "schema",) * 2
 
 
 def test_an_estimate_belongs_to_its_round() -> None:
