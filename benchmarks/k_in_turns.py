@@ -14,8 +14,8 @@ step at the largest K: what a GPU gives, where only the load `problems` says any
 rounds' medians in a results file.
 
 Loads: `problems` are the demo's own, greedy; `unpaid` the same at a temperature and with a penalty at which hardly
-a token can be guessed; `change` begins as the one and goes on as the other in the middle of every turn; `schema` are the
-problems answered, greedily, in compact JSON by `benchmarks/invoice.json`.
+a token can be guessed; `change` begins as the one and goes on as the other in the middle of every turn; `schema` is
+`problems` answered in compact JSON by `benchmarks/invoice.json`.
 """
 
 from __future__ import annotations
