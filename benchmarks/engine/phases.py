@@ -28,7 +28,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("state of the batch", ("runner.gather_batch_req_state", "runner._update_states")),
     (
         "prepare inputs",
-        ("runner.prepare_inputs", "runner._prepare_inputs", "plugin.vllm_hooks.v2_steps:next_batch"),
+        ("runner.prepare_inputs", "runner._prepare_inputs", "plugin.vllm_hooks.v2.steps:next_batch"),
     ),
     (
         "prepare attention",

@@ -42,7 +42,7 @@ class OneGraphSpeculator(DFlashSpeculator):
     Before it replays that graph vLLM concatenates the verifier's taps, projects them, copies the result, prepares the
     block's inputs and blanks what stands behind the step's tokens, and its runner scatters the drafts: a launch each,
     and some thirty operations. Here the verifier's graph leaves the taps where the draft's reads them
-    (`plugin.vllm_hooks.v2_runner`), and the graph begins with the inputs and ends with the scatter. They follow from
+    (`plugin.vllm_hooks.v2.runner`), and the graph begins with the inputs and ends with the scatter. They follow from
     what the runner keeps by request: the host only says which requests a batch has, when that changes.
 
     A step without a draft asked for (K = 0) writes its context K/V and drafts none, by graphs of its own. vLLM's runs

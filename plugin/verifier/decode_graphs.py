@@ -30,7 +30,7 @@ token (bfloat16) in the graphs' memory, and the more tokens a step has, the less
 
 
 class Sampling(Protocol):
-    """What goes on behind the model: `plugin.vllm_hooks.graph_sampling`."""
+    """What goes on behind the model: `plugin.vllm_hooks.v2.graph_sampling`."""
 
     def run(self, hidden_states: torch.Tensor, num_reqs: int) -> torch.Tensor:
         """Logits `[num_tokens, vocab_size]` of hidden states `[num_tokens, hidden_size]` of so many requests at most;

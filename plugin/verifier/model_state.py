@@ -36,7 +36,7 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
     """
 
     cross_kv_before_decoder = True
-    """Read by `plugin.vllm_hooks.v2_runner`."""
+    """Read by `plugin.vllm_hooks.v2.runner`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,11 +53,11 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         """States of the prompts that the step under way admits, by request."""
         self.encoder_lens = UvaBackedTensor(self.max_num_reqs, dtype=torch.int32)
         self.batch: Any = None
-        """The batch that is about to run, be it a dummy: read by `plugin.vllm_hooks.graph_sampling`."""
+        """The batch that is about to run, be it a dummy: read by `plugin.vllm_hooks.v2.graph_sampling`."""
         self._batch: Any = None
         self.gathered: torch.Tensor | None = None
         """The slots whose encoder lengths stand in the buffer on the device, by whoever wrote them there
-        (`plugin.vllm_hooks.decode_batch`)."""
+        (`plugin.vllm_hooks.v2.decode_batch`)."""
         speculative = self.vllm_config.speculative_config
         self._graphs_need_metadata = speculative is not None and speculative.method != "dflash"
         self._block_tables: tuple[torch.Tensor, ...] = ()
@@ -166,7 +166,7 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
 
     def _gather_encoder_lens(self) -> None:
         """Put the batch's encoder lengths into the buffer, zeros behind them, unless they stand there from the step
-        before: the slots of an unchanged batch are the same tensor (`plugin.vllm_hooks.v2_batches`)."""
+        before: the slots of an unchanged batch are the same tensor (`plugin.vllm_hooks.v2.batches`)."""
         slots = self._batch.idx_mapping
         if slots is self.gathered:
             return

@@ -3,7 +3,7 @@
 Each docstring says what stock vLLM 0.32 does, why that is wrong for T5Gemma 2, and what would make the hook
 unnecessary. A hook acts for T5Gemma 2, or for encoder-decoder models where it mends a fault that all of them have, and
 leaves every other model as it was. `hook.replace` fails at install time, naming what is gone, when vLLM no longer has
-what a hook replaces.
+what a hook replaces. What only the V2 runner needs stands in `v2`.
 """
 
 from plugin.vllm_hooks import (
@@ -74,31 +74,31 @@ def of_the_v1_runner() -> None:
 
 def of_the_v2_runner() -> None:
     """The hooks of CUDA's runner."""
-    from plugin.vllm_hooks import (
-        adaptive_verification,
+    from plugin.vllm_hooks import adaptive_verification
+    from plugin.vllm_hooks.v2 import (
+        batches,
+        outputs,
         quick_launch,
+        requests,
+        runner,
         sampler_parameters,
-        v2_batches,
-        v2_outputs,
-        v2_requests,
-        v2_runner,
-        v2_sampling,
-        v2_steps,
+        sampling,
+        steps,
     )
 
-    v2_runner.block_speculators()
-    v2_runner.taps_where_the_draft_reads_them()
-    v2_runner.encoder_passes_in_parts()
-    v2_runner.compiled_decoder_beside_encoder_inputs()
-    v2_runner.first_token_as_decode()
-    v2_runner.mixed_decode_graphs()
+    runner.block_speculators()
+    runner.taps_where_the_draft_reads_them()
+    runner.encoder_passes_in_parts()
+    runner.compiled_decoder_beside_encoder_inputs()
+    runner.first_token_as_decode()
+    runner.mixed_decode_graphs()
     sampler_parameters.parameters_where_they_are_read()
-    v2_requests.new_requests_in_one_launch()
-    v2_batches.tensors_of_decode_batches()
-    v2_steps.steps_like_the_last()
-    v2_sampling.graphs_that_sample()
-    v2_sampling.greedy_steps()
-    v2_outputs.tokens_in_one_copy()
-    v2_outputs.drafts_that_stay_on_the_device()
+    requests.new_requests_in_one_launch()
+    batches.tensors_of_decode_batches()
+    steps.steps_like_the_last()
+    sampling.graphs_that_sample()
+    sampling.greedy_steps()
+    outputs.tokens_in_one_copy()
+    outputs.drafts_that_stay_on_the_device()
     adaptive_verification.verified_drafts_from_the_device()
     quick_launch.quick_launches()

@@ -25,7 +25,7 @@ LENGTHS = (7, 7, 7, 3, 3, 0, 7, 1, 1, 5)
 @contextmanager
 def sampled_by_graphs() -> Iterator[list[int]]:
     """Requests of the steps that their graph has sampled, as they come."""
-    from plugin.vllm_hooks.graph_sampling import GraphSampling
+    from plugin.vllm_hooks.v2.graph_sampling import GraphSampling
 
     seen: list[int] = []
     stock = GraphSampling.output
@@ -151,7 +151,7 @@ def test_the_estimate_of_the_graphs_memory_holds_their_logits(
 ) -> None:
     """vLLM captures the two largest graphs for it, which are too large to have any."""
     from plugin.verifier.decode_graphs import MOST_LOGITS
-    from plugin.vllm_hooks.graph_sampling import GraphSampling
+    from plugin.vllm_hooks.v2.graph_sampling import GraphSampling
 
     reserved: list[int] = []
     stock = GraphSampling.reserve

@@ -64,7 +64,7 @@ def test_steps_of_a_request_alone_are_like_the_last_but_for_a_few(
     verifier: Path, prompts: Prompts, fitted: Callable[[str], Path], family: str | None
 ) -> None:
     """Its first token, the first step behind that, and its end are vLLM's; all others are a launch and a replay."""
-    from plugin.vllm_hooks.v2_steps import LastStep
+    from plugin.vllm_hooks.v2.steps import LastStep
     from tests.engine.harness import Job
 
     again: list[Any] = []

@@ -16,7 +16,7 @@ from vllm.v1.worker.gpu.cudagraph_utils import (
 
 from plugin.verifier import decode_graphs
 from plugin.verifier.decode_graphs import MOST_LOGITS, DecodeGraphManager, SampledGraphs, is_sampled
-from tests.plugin.vllm_hooks.test_v2_runner import manager
+from tests.plugin.vllm_hooks.v2.test_runner import manager
 
 FULL, WIDTH, VOCAB = CUDAGraphMode.FULL, 4, 7
 

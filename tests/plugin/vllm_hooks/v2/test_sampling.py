@@ -11,7 +11,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 
 from plugin.verifier import triton_greedy
-from plugin.vllm_hooks import graph_sampling, v2_sampling
+from plugin.vllm_hooks.v2 import graph_sampling, sampling
 
 SLOTS = 4
 
@@ -30,7 +30,7 @@ def step(monkeypatch):
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(triton_greedy, "greedy", lambda *args: (args[0], args[1:], args[2]))
-    v2_sampling.greedy_steps()
+    sampling.greedy_steps()
 
     def run(change=lambda runner, batch: None, grammar=None, made=None, whole=False):
         runner = made or GPUModelRunner()
@@ -189,7 +189,7 @@ def test_a_graphs_logits_are_not_computed_again(step):
         rows = [1, 3] if change is two_rows else [0, 1, 2, 3]
         assert torch.equal(runner.vllms_logits, logits[rows])
         assert runner.vllms_logits.data_ptr() != logits.data_ptr()  # a grammar writes into them
-        assert runner.model is not v2_sampling._RowsOfLogits
+        assert runner.model is not sampling._RowsOfLogits
 
 
 def test_the_logits_of_another_replay_are_not_taken(step):
@@ -225,7 +225,7 @@ def test_a_batch_is_plain_before_it_runs_if_it_is_real_and_without_a_grammar(ste
         batch.req_ids, batch.has_structured_output_reqs = ["a", "b"], False
         runner.req_states = SimpleNamespace(req_id_to_index={"a": 2, "b": 0})
         change(runner, batch)
-        assert v2_sampling._will_be_plain(runner, batch) is plain
+        assert sampling._will_be_plain(runner, batch) is plain
 
     step(about_to_run)
 
@@ -248,7 +248,7 @@ def capturing(monkeypatch):
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(graph_sampling, "GraphSampling", lambda runner, is_plain: ("sampling of", runner))
-    v2_sampling.graphs_that_sample()
+    sampling.graphs_that_sample()
 
     def run(**attributes):
         made = GPUModelRunner()

@@ -9,8 +9,8 @@ from vllm.v1.worker.gpu import model_runner
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 
-from plugin.vllm_hooks import sampler_parameters
-from plugin.vllm_hooks.sampler_parameters import nothing_but_greedy, send_parameters
+from plugin.vllm_hooks.v2 import sampler_parameters
+from plugin.vllm_hooks.v2.sampler_parameters import nothing_but_greedy, send_parameters
 
 SLOTS = 4
 

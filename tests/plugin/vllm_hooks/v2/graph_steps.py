@@ -9,7 +9,7 @@ import torch
 from vllm.v1.worker.gpu import input_batch
 from vllm.v1.worker.gpu.input_batch import InputBuffers
 
-from plugin.vllm_hooks.graph_sampling import GraphSampling
+from plugin.vllm_hooks.v2.graph_sampling import GraphSampling
 
 K, SLOTS, VOCAB, LONGEST, GRAPH = 3, 6, 23, 40, 24
 

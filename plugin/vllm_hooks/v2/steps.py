@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugin.vllm_hooks.hook import replace
-from plugin.vllm_hooks.v2_batches import Kept, kept, next_batch
-from plugin.vllm_hooks.v2_requests import append_blocks
-from plugin.vllm_hooks.v2_runner import EXECUTE_MODEL, cross_kv_before_decoder
+from plugin.vllm_hooks.v2.batches import Kept, kept, next_batch
+from plugin.vllm_hooks.v2.requests import append_blocks
+from plugin.vllm_hooks.v2.runner import EXECUTE_MODEL, cross_kv_before_decoder
 
 _LAST = "_t5gemma2_last_step"
 """Attribute of the runner: a `LastStep`, where its last step was one."""

@@ -7,10 +7,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from plugin.vllm_hooks import quick_launch
 from plugin.vllm_hooks.hook import HookError
-from plugin.vllm_hooks.quick_launch import MODULES, QuickKernel, put_quick_kernels, quick_launches
-from tests.plugin.vllm_hooks.triton_fakes import ARGS, WIDE, Kernel, launched
+from plugin.vllm_hooks.v2 import quick_launch
+from plugin.vllm_hooks.v2.quick_launch import MODULES, QuickKernel, put_quick_kernels, quick_launches
+from tests.plugin.vllm_hooks.v2.triton_fakes import ARGS, WIDE, Kernel, launched
 
 
 @pytest.fixture

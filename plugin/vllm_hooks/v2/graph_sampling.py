@@ -10,7 +10,7 @@ from vllm.v1.worker.gpu.input_batch import post_update
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
 from plugin.verifier.triton_greedy import greedy
-from plugin.vllm_hooks.step_tokens import HostCopy, StepTokens
+from plugin.vllm_hooks.v2.step_tokens import HostCopy, StepTokens
 
 
 class GraphSampled(SamplerOutput):
@@ -66,7 +66,7 @@ class GraphSampling:
 
     def stage(self) -> None:
         """Before a replay: whose state it changes. Nothing is sent while the batch's slots are the same tensor (see
-        `plugin.vllm_hooks.v2_batches`)."""
+        `plugin.vllm_hooks.v2.batches`)."""
         batch = self._runner.model_state.batch
         slots = batch.idx_mapping if self.is_plain(batch) else None
         if slots is self._staged:

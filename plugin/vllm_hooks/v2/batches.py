@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from plugin.verifier import triton_step
-from plugin.vllm_hooks.decode_batch import all_decode, place_of
 from plugin.vllm_hooks.hook import replace
-from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.decode_batch import all_decode, place_of
+from plugin.vllm_hooks.v2.runner import cross_kv_before_decoder
 
 _KEPT = "_t5gemma2_kept"
 """Attribute of the runner's input buffers: a `Kept`."""
@@ -43,7 +43,7 @@ def tensors_of_decode_batches() -> None:
     launches what follows from them. Here such a step takes the tensors of the last one; only positions, lengths, input
     ids, slots, block tables and what the host knows of the lengths are computed, those on the device in one launch
     instead of four. Where another batch replays a decode graph, one that admits requests among them, an array and a
-    launch before that one say which it is (`plugin.vllm_hooks.decode_batch`).
+    launch before that one say which it is (`plugin.vllm_hooks.v2.decode_batch`).
 
     Unnecessary once the runner keeps them itself, and sends at once what it has to.
     """

@@ -5,16 +5,16 @@ import torch
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
 from plugin.verifier import triton_step
-from plugin.vllm_hooks import v2_requests
-from tests.plugin.vllm_hooks.v2_fakes import runner, same_buffers, without_kernels
-from tests.plugin.vllm_hooks.v2_schedule import Scheduling
+from plugin.vllm_hooks.v2 import requests
+from tests.plugin.vllm_hooks.v2.fakes import runner, same_buffers, without_kernels
+from tests.plugin.vllm_hooks.v2.schedule import Scheduling
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """The hooks, on the CPU, and how many entries each launch had."""
     without_kernels(monkeypatch)
-    v2_requests.new_requests_in_one_launch()
+    requests.new_requests_in_one_launch()
     found = []
     stock = triton_step.write_entries
 
@@ -104,7 +104,7 @@ def test_new_blocks_are_appended_as_vllm_appends_them_and_no_row_overflows(launc
     ours, vllms = runner(), runner(hooked=False).block_tables
     tables = ours.block_tables
     for new in ([([5, 6], [7]), None], [([], [8]), ([9], [])], [None, None]):
-        v2_requests.append_blocks(ours, [3, 0], new)
+        requests.append_blocks(ours, [3, 0], new)
         for slot, groups in zip([3, 0], new, strict=True):
             if groups is not None:
                 vllms.append_block_ids(slot, groups, overwrite=False)
@@ -115,7 +115,7 @@ def test_new_blocks_are_appended_as_vllm_appends_them_and_no_row_overflows(launc
     assert launched == [3, 2]
     width = tables.input_block_tables[1].shape[1]
     with pytest.raises(RuntimeError, match="slot 3, cache group 1"):
-        v2_requests.append_blocks(ours, [3], [([], [1] * width)])
+        requests.append_blocks(ours, [3], [([], [1] * width)])
 
 
 def test_control_an_entry_that_is_forgotten_shows(launched, monkeypatch):
@@ -134,7 +134,7 @@ def test_tensors_of_another_type_are_refused(launched):
     made = runner()
     made.req_states.total_len.gpu = made.req_states.total_len.gpu.long()
     with pytest.raises(TypeError, match="int64"):
-        v2_requests.entries_of(made)
+        requests.entries_of(made)
 
 
 def test_contract_vllm_writes_a_requests_entries_before_anything_reads_them():

@@ -7,9 +7,9 @@ import torch
 import triton
 from triton.backends.nvidia.driver import CudaLauncher
 
-from plugin.vllm_hooks.direct_launch import direct
-from plugin.vllm_hooks.quick_launch import QuickKernel
-from tests.plugin.vllm_hooks.triton_fakes import ARGS, WIDE, Compiled, Kernel, launched
+from plugin.vllm_hooks.v2.direct_launch import direct
+from plugin.vllm_hooks.v2.quick_launch import QuickKernel
+from tests.plugin.vllm_hooks.v2.triton_fakes import ARGS, WIDE, Compiled, Kernel, launched
 
 STREAM = 0x57
 

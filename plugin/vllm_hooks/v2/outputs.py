@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from plugin.vllm_hooks.hook import replace
-from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.runner import cross_kv_before_decoder
 
 _COPY = "_t5gemma2_copy"
 """Attribute of an `AsyncOutput`: the copy of a graph's tokens."""

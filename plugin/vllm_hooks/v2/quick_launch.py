@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from plugin.vllm_hooks.direct_launch import Direct, direct, profiled
 from plugin.vllm_hooks.hook import HookError, replace
-from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.direct_launch import Direct, direct, profiled
+from plugin.vllm_hooks.v2.runner import cross_kv_before_decoder
 
 MODULES = (
     "vllm.v1.worker.gpu.input_batch",

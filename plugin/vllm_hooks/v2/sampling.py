@@ -3,8 +3,8 @@
 from typing import Any
 
 from plugin.vllm_hooks.hook import replace
-from plugin.vllm_hooks.sampler_parameters import nothing_but_greedy, send_parameters
-from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.sampler_parameters import nothing_but_greedy, send_parameters
 
 _VERDICT = "_t5gemma2_greedy"
 """Attribute of the runner: the slots of the last batch, a tensor, and whether all of its requests are plain greedy."""
@@ -13,7 +13,7 @@ _VERDICT = "_t5gemma2_greedy"
 def graphs_that_sample() -> None:
     """The V2 runner's graphs end with the hidden states. Behind a replay it launches the product with the vocabulary,
     ten programs that sample, and one that updates the requests. Here a decode graph goes on to the logits, and for a
-    step of plain greedy requests to all of that (`plugin.vllm_hooks.graph_sampling`).
+    step of plain greedy requests to all of that (`plugin.vllm_hooks.v2.graph_sampling`).
 
     Not beside adaptive verification, whose batches are others in every step, and not beside other outputs of a step,
     which would be copied while the next replay overwrites them.
@@ -26,7 +26,7 @@ def graphs_that_sample() -> None:
         def capture_model(self: Any, *, profile_only: bool = False) -> Any:
             alone = self.adaptive_verification is None and self.aux_output_connector is None
             if cross_kv_before_decoder(self) and alone:
-                from plugin.vllm_hooks.graph_sampling import GraphSampling
+                from plugin.vllm_hooks.v2.graph_sampling import GraphSampling
 
                 self.cudagraph_manager.sampling = GraphSampling(
                     self, lambda batch: _will_be_plain(self, batch)
@@ -139,7 +139,7 @@ def _will_be_plain(runner: Any, batch: Any) -> bool:
 
 def _plain_greedy(runner: Any, batch: Any) -> bool:
     """Whether the step's tokens are the largest logits and nothing else is asked for. A batch whose slots are the last
-    one's tensor (`plugin.vllm_hooks.v2_batches`) has the same requests."""
+    one's tensor (`plugin.vllm_hooks.v2.batches`) has the same requests."""
     if batch.logits_indices.shape[0] != batch.num_tokens:
         return False
     if batch.has_prefill and not _prefills_end(runner, batch):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
-from tests.plugin.vllm_hooks.v2_fakes import BLOCK_SIZES, LENGTH, SLOTS, K
+from tests.plugin.vllm_hooks.v2.fakes import BLOCK_SIZES, LENGTH, SLOTS, K
 
 KINDS = ("join", "finish", "preempt", "k", "free", "pass", "few drafts", "skip", "structured", "order")
 

@@ -13,10 +13,11 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
 
-from plugin.vllm_hooks import graph_sampling, v2_outputs, v2_sampling
-from plugin.vllm_hooks.graph_sampling import GraphSampling
-from tests.plugin.vllm_hooks.graph_steps import GRAPH, SLOTS, VOCAB, K, greedy_by_row, update_by_row
-from tests.plugin.vllm_hooks.graph_steps import runner as graph_runner
+from plugin.vllm_hooks.v2 import graph_sampling, outputs
+from plugin.vllm_hooks.v2 import sampling as v2_sampling
+from plugin.vllm_hooks.v2.graph_sampling import GraphSampling
+from tests.plugin.vllm_hooks.v2.graph_steps import GRAPH, SLOTS, VOCAB, K, greedy_by_row, update_by_row
+from tests.plugin.vllm_hooks.v2.graph_steps import runner as graph_runner
 
 
 class Runner:
@@ -53,8 +54,8 @@ def runner(monkeypatch):
     monkeypatch.setattr(graph_sampling, "post_update", update_by_row)
     v2_sampling.graphs_that_sample()
     v2_sampling.greedy_steps()
-    v2_outputs.tokens_in_one_copy()
-    v2_outputs.drafts_that_stay_on_the_device()
+    outputs.tokens_in_one_copy()
+    outputs.drafts_that_stay_on_the_device()
     made, parts = Runner(), graph_runner("cpu")
     vars(made).update(vars(parts))
     made.updates, made.proposed = [], []

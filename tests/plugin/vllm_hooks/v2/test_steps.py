@@ -10,16 +10,23 @@ import torch
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
 
-from plugin.vllm_hooks import sampler_parameters, v2_batches, v2_requests, v2_runner, v2_steps
-from plugin.vllm_hooks.v2_steps import LastStep
-from tests.plugin.vllm_hooks.v2_fakes import (
+from plugin.vllm_hooks.v2.batches import tensors_of_decode_batches
+from plugin.vllm_hooks.v2.requests import new_requests_in_one_launch
+from plugin.vllm_hooks.v2.runner import (
+    compiled_decoder_beside_encoder_inputs,
+    encoder_passes_in_parts,
+    first_token_as_decode,
+)
+from plugin.vllm_hooks.v2.sampler_parameters import parameters_where_they_are_read
+from plugin.vllm_hooks.v2.steps import LastStep, steps_like_the_last
+from tests.plugin.vllm_hooks.v2.fakes import (
     K,
     runner,
     same_buffers,
     same_state,
     without_kernels,
 )
-from tests.plugin.vllm_hooks.v2_schedule import Scheduling
+from tests.plugin.vllm_hooks.v2.schedule import Scheduling
 
 STEPS = 150
 
@@ -28,13 +35,13 @@ STEPS = 150
 def repeats(monkeypatch):
     """The hooks, on the CPU, and the steps that were like the last."""
     without_kernels(monkeypatch)
-    v2_runner.compiled_decoder_beside_encoder_inputs()
-    v2_runner.encoder_passes_in_parts()
-    v2_runner.first_token_as_decode()
-    sampler_parameters.parameters_where_they_are_read()
-    v2_requests.new_requests_in_one_launch()
-    v2_batches.tensors_of_decode_batches()
-    v2_steps.steps_like_the_last()
+    compiled_decoder_beside_encoder_inputs()
+    encoder_passes_in_parts()
+    first_token_as_decode()
+    parameters_where_they_are_read()
+    new_requests_in_one_launch()
+    tensors_of_decode_batches()
+    steps_like_the_last()
     found = []
     stock = LastStep.again
 

@@ -12,7 +12,11 @@ from vllm.v1.worker.gpu.input_batch import InputBuffers
 from vllm.v1.worker.gpu.model_runner import BatchReqState
 
 from plugin.verifier.decode_graphs import FEW_REQUESTS, DecodeGraphManager, mixed_sizes
-from plugin.vllm_hooks import v2_runner
+from plugin.vllm_hooks.v2.runner import (
+    first_token_as_decode,
+    mixed_decode_graphs,
+    taps_where_the_draft_reads_them,
+)
 
 K = 3
 
@@ -48,7 +52,7 @@ def gather(monkeypatch):
 
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
-    v2_runner.first_token_as_decode()
+    first_token_as_decode()
 
     def run(state, ours=True):
         runner = GPUModelRunner()
@@ -203,7 +207,7 @@ def test_the_bound_reaches_the_dispatch_unless_vllm_has_one(monkeypatch):
     from vllm.v1.worker import gpu
 
     monkeypatch.setattr(gpu, "model_runner", module)
-    v2_runner.mixed_decode_graphs()
+    mixed_decode_graphs()
     assert module.ModelCudaGraphManager is DecodeGraphManager
     ours, other = SimpleNamespace(longest_query=4), SimpleNamespace()
 
@@ -241,7 +245,7 @@ def test_graphs_leave_the_taps_in_the_drafts_buffer(monkeypatch):
 
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
-    v2_runner.taps_where_the_draft_reads_them()
+    taps_where_the_draft_reads_them()
     runner = GPUModelRunner()
     runner.cudagraph_manager, runner.speculator = made, SimpleNamespace(taps=torch.zeros(20, 6))
     assert runner.capture_model(profile_only=True) is True
@@ -265,7 +269,7 @@ def test_other_engines_have_the_managers_own_buffers(monkeypatch, speculator, st
 
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
-    v2_runner.taps_where_the_draft_reads_them()
+    taps_where_the_draft_reads_them()
     runner = GPUModelRunner()
     runner.speculator, runner.model_state = speculator, SimpleNamespace(**state)
     runner.cudagraph_manager = SimpleNamespace(aux_hidden_states=[])

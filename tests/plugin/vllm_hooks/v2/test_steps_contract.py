@@ -9,7 +9,7 @@ import pytest
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.worker.gpu.model_runner import ExecuteModelState, GPUModelRunner
 
-from tests.plugin.vllm_hooks.test_v2_steps import CHANGES
+from tests.plugin.vllm_hooks.v2.test_steps import CHANGES
 
 PASSED_ON = {"num_spec_tokens_to_schedule", "has_structured_output_requests"}
 FOLLOWS = {"total_num_scheduled_tokens"}

@@ -11,9 +11,9 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu.model_states.interface import ModelState
 
 from plugin.verifier.model_state import T5Gemma2ModelState
-from plugin.vllm_hooks import graph_sampling
+from plugin.vllm_hooks.v2 import graph_sampling
 from tests.plugin.attention.interpreted import interpreted_errors
-from tests.plugin.vllm_hooks.graph_steps import (
+from tests.plugin.vllm_hooks.v2.graph_steps import (
     GRAPH,
     SLOTS,
     VOCAB,
@@ -43,7 +43,7 @@ def test_plain_batches_are_sampled_and_updated_and_nobody_elses_state_is(by_row,
 
 def test_with_our_programs_and_vllms_update_it_is_the_same():
     """Under Triton's interpreter."""
-    assert interpreted_errors("tests.plugin.vllm_hooks.graph_steps") == "as it should be"
+    assert interpreted_errors("tests.plugin.vllm_hooks.v2.graph_steps") == "as it should be"
 
 
 def test_before_the_first_batch_a_replay_changes_nobodys_state(by_row):

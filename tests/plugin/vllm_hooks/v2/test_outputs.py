@@ -13,9 +13,9 @@ from vllm.v1.worker.gpu import async_utils, model_runner
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
 
-from plugin.vllm_hooks import v2_outputs
-from plugin.vllm_hooks.graph_sampling import GraphSampled, GraphSampling
-from plugin.vllm_hooks.step_tokens import StepTokens
+from plugin.vllm_hooks.v2.graph_sampling import GraphSampled, GraphSampling
+from plugin.vllm_hooks.v2.outputs import drafts_that_stay_on_the_device, tokens_in_one_copy
+from plugin.vllm_hooks.v2.step_tokens import StepTokens
 
 BLOCK = 3
 
@@ -41,7 +41,7 @@ def asynchronous(monkeypatch):
             return "vLLM's"
 
     monkeypatch.setattr(async_utils, "AsyncOutput", AsyncOutput)
-    v2_outputs.tokens_in_one_copy()
+    tokens_in_one_copy()
     return AsyncOutput, told
 
 
@@ -108,7 +108,7 @@ def runner(monkeypatch):
 
     module.GPUModelRunner = GPUModelRunner
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    v2_outputs.drafts_that_stay_on_the_device()
+    drafts_that_stay_on_the_device()
     made = GPUModelRunner()
     made.num_speculative_steps, made.model_state = BLOCK, SimpleNamespace(cross_kv_before_decoder=True)
     handler = DraftTokensHandler.__new__(DraftTokensHandler)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plugin.vllm_hooks.step_tokens import HostCopy, StepTokens
+from plugin.vllm_hooks.v2.step_tokens import HostCopy, StepTokens
 
 
 @pytest.mark.parametrize("num_requests", [1, 2, 3, 4, 5, 32, 255])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plugin.vllm_hooks.hook import replace
-from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.runner import cross_kv_before_decoder
 
 _ADDED = "_t5gemma2_added"
 """Attribute of a sampler: the requests that are being added, where their parameters may wait."""

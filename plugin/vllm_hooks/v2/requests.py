@@ -6,7 +6,7 @@ import torch
 
 from plugin.verifier import triton_step
 from plugin.vllm_hooks.hook import replace
-from plugin.vllm_hooks.v2_runner import cross_kv_before_decoder
+from plugin.vllm_hooks.v2.runner import cross_kv_before_decoder
 
 _ENTRIES = "_t5gemma2_entries"
 """Attribute of the runner's block tables and of its request states: their `Entries`."""

@@ -9,22 +9,29 @@ from vllm.v1.worker.gpu import model_runner
 from vllm.v1.worker.gpu.model_runner import BatchReqState
 
 from plugin.verifier import triton_step
-from plugin.vllm_hooks import sampler_parameters, v2_batches, v2_requests, v2_runner
-from plugin.vllm_hooks.decode_batch import all_decode, place_of
-from tests.plugin.vllm_hooks.v2_fakes import SLOTS, K, runner, without_kernels
-from tests.plugin.vllm_hooks.v2_schedule import Scheduling
+from plugin.vllm_hooks.v2 import batches
+from plugin.vllm_hooks.v2.decode_batch import all_decode, place_of
+from plugin.vllm_hooks.v2.requests import new_requests_in_one_launch
+from plugin.vllm_hooks.v2.runner import (
+    compiled_decoder_beside_encoder_inputs,
+    encoder_passes_in_parts,
+    first_token_as_decode,
+)
+from plugin.vllm_hooks.v2.sampler_parameters import parameters_where_they_are_read
+from tests.plugin.vllm_hooks.v2.fakes import SLOTS, K, runner, without_kernels
+from tests.plugin.vllm_hooks.v2.schedule import Scheduling
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """The hooks, on the CPU, and what is launched and sent for a batch, by name."""
     without_kernels(monkeypatch)
-    v2_runner.compiled_decoder_beside_encoder_inputs()
-    v2_runner.encoder_passes_in_parts()
-    v2_runner.first_token_as_decode()
-    sampler_parameters.parameters_where_they_are_read()
-    v2_requests.new_requests_in_one_launch()
-    v2_batches.tensors_of_decode_batches()
+    compiled_decoder_beside_encoder_inputs()
+    encoder_passes_in_parts()
+    first_token_as_decode()
+    parameters_where_they_are_read()
+    new_requests_in_one_launch()
+    batches.tensors_of_decode_batches()
     found = []
 
     def counted(owner, name):
@@ -160,7 +167,7 @@ def test_a_batch_of_decode_rows_is_one_whose_tokens_all_have_logits(given, found
 
 
 def test_steps_without_a_graph_and_engines_of_other_kinds_have_vllms_batches(launched, monkeypatch):
-    monkeypatch.setattr(v2_batches, "replays", lambda desc: False)
+    monkeypatch.setattr(batches, "replays", lambda desc: False)
     made = runner()
     step(made, joined(made, 1))
     assert "write_batch" not in launched and "async_tensor_h2d" in launched
@@ -171,6 +178,6 @@ def test_steps_without_a_graph_and_engines_of_other_kinds_have_vllms_batches(lau
 def test_what_changes_a_batch_on_the_device_keeps_it_vllms(launched, name):
     made = runner()
     setattr(made, name, 2 if name == "dcp_size" else object())
-    assert not v2_batches._is_ours(made)
-    assert v2_batches._is_ours(runner())
-    assert not v2_batches._is_ours(runner(ours=False))
+    assert not batches._is_ours(made)
+    assert batches._is_ours(runner())
+    assert not batches._is_ours(runner(ours=False))

@@ -13,9 +13,9 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_runner import BatchReqState, GPUModelRunner
 
 from plugin.verifier import triton_step
-from plugin.vllm_hooks import v2_batches
+from plugin.vllm_hooks.v2 import batches
 from tests.plugin.verifier.batch_cases import naive_write_batch
-from tests.plugin.vllm_hooks.v2_fakes import (
+from tests.plugin.vllm_hooks.v2.fakes import (
     SLOTS,
     K,
     runner,
@@ -42,7 +42,7 @@ def sent(monkeypatch):
 
     monkeypatch.setattr(model_runner, "async_tensor_h2d", counted)
     monkeypatch.setattr(triton_step, "write_batch", batch)
-    v2_batches.tensors_of_decode_batches()
+    batches.tensors_of_decode_batches()
     return found
 
 
@@ -157,7 +157,7 @@ def test_the_programs_are_launched_once_before_they_are_needed(sent, monkeypatch
 
 def test_control_an_unchanged_batch_with_another_key_has_the_wrong_tensors(sent, monkeypatch):
     hooked, plain = started(), started()
-    monkeypatch.setattr(v2_batches, "_key", lambda *_: (1,))
+    monkeypatch.setattr(batches, "_key", lambda *_: (1,))
     for number, slots in enumerate(([2, 0], [0, 2])):
         ours, _ = prepare(hooked, step(slots, [K, 1], number))
         stock = unwrap(GPUModelRunner.prepare_inputs)(plain, *step(slots, [K, 1], number))
@@ -200,9 +200,9 @@ def test_other_models_and_what_changes_the_tensors_on_the_device_stay_with_vllm(
     for name, value in (("adaptive_verification", object()), ("pcp_manager", object()), ("dcp_size", 2)):
         made = started()
         setattr(made, name, value)
-        assert v2_batches._key(made, step([1], [0], 0)[1], None) is None, name
+        assert batches._key(made, step([1], [0], 0)[1], None) is None, name
     made = started()
     state = step([1], [0], 0)[1]
-    key = v2_batches._key(made, state, None)
+    key = batches._key(made, state, None)
     made.block_tables = runner().block_tables  # the cache was allocated anew
-    assert v2_batches._key(made, state, None) != key
+    assert batches._key(made, state, None) != key
