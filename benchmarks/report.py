@@ -25,7 +25,7 @@ MEANINGS = {
     "raw_over_transformers_*": "output tokens/s without a draft over transformers' `generate`",
     "raw_over_decoder_only_*": "output tokens/s without a draft over those of its decoder-only peer in vLLM",
     "ttft_over_decoder_only_*": "time of one token after the prompt over that of the decoder-only peer",
-    "raw_graph_over_floor_*": "GPU time of a decode graph, head included, over its weights' / copy bandwidth",
+    "raw_graph_over_floor_*": "GPU time of a decode graph, head included, over its weights' bytes / copy bandwidth",
     "steps_per_second_*": "engine steps/s after the first, host included",
     "gpu_share_*": "share of a step in which the GPU works",
     "speedup_*": "output tokens/s with the draft over none, at the acceptance length of the run",
