@@ -24,7 +24,7 @@ endif
 test-slow: install
 	$(RUN) -m pytest -m slow $(ARGS)
 
-# Ten thousand mixed requests on two cores, in a quarter of an hour; with ARGS=--overload more than can be served.
+# Ten thousand mixed requests on two cores, in eight to fifteen minutes; with ARGS=--overload more than can be served.
 soak: install
 	$(RUN) -m benchmarks.soak --out bench-results/soak.json $(ARGS)
 
@@ -32,13 +32,15 @@ soak: install
 gpu-test: install
 	OMP_NUM_THREADS=2 $(RUN) -m pytest -m gpu -n 7 --dist load --maxschedchunk 1 $(ARGS)
 
-# What BENCHMARKS.md has of a GPU, on this one, in about half an hour. With OUT=benchmarks/results/h200.json,
+# What BENCHMARKS.md has of a GPU, on this one, in about three quarters of an hour. With OUT=benchmarks/results/h200.json,
 # `python -m benchmarks.report` then writes it there.
 OUT ?= gpu-results.json
 gpu-bench: install
 	$(RUN) -m benchmarks.attention --out $(OUT)
 	$(RUN) -m benchmarks.engine --out $(OUT)
 	$(RUN) -m benchmarks.engine.first_requests --out $(OUT)
+	$(RUN) -m benchmarks.engine.long_prompts --out $(OUT)
+	$(RUN) -m benchmarks.k_in_turns --full-size 4.0 --ks 0,3,7 --load problems --out $(OUT)
 	$(RUN) -m benchmarks.gateway_cost --gpu --runs 2 --out $(OUT)
 	$(RUN) -m benchmarks.engine.data_parallel --out $(OUT)
 	$(RUN) -m benchmarks.training --out $(OUT)

@@ -4,11 +4,12 @@ At the published shape (7 slots, 32 000 logits, rank 256), as one launch a slot 
 weight of its own, more of them than the L2 cache holds.
 """
 
+import argparse
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.attention.timing import graph_us
+from benchmarks.attention.timing import graph_us, require_gpu
 from plugin.drafts.kernels.triton_pick import pick, pick_block
 
 SLOTS, VOCABULARY, DRAFT_VOCABULARY, RANK, COPIES = 7, 262_144, 32_000, 256, 6
@@ -44,6 +45,8 @@ def block_us(requests: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
+    argparse.ArgumentParser(prog="python -m benchmarks.markov", description=__doc__).parse_args()
+    require_gpu()
     for requests in REQUESTS:
         ways = ", ".join(f"{way} {us:7.2f}" for way, us in block_us(requests).items())
         print(f"{requests:2} requests, microseconds a block: {ways}", flush=True)

@@ -14,7 +14,7 @@ from benchmarks.attention.figures import figures
 from benchmarks.attention.flash_attention import flash_calls
 from benchmarks.attention.norm_rope import measure_norm_rope
 from benchmarks.attention.sweep import sweep
-from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graphs_us
+from benchmarks.attention.timing import LAUNCH_FLOOR_US, copy_bandwidth, graphs_us, require_gpu
 from benchmarks.attention.workloads import WORKLOADS, chosen_launch, kernel_calls
 from benchmarks.results import record, typed
 
@@ -82,6 +82,7 @@ def main() -> None:
         "--best", type=int, default=4, help="launch shapes of the sweep to print for each workload"
     )
     args = parser.parse_args()
+    require_gpu()
     bandwidth = copy_bandwidth()
     result: dict[str, object] = {**hardware(), "copy_bytes_per_second": bandwidth}
     print(f"{result['gpu']}: copy {bandwidth / 1e12:.2f} TB/s")

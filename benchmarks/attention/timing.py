@@ -10,6 +10,12 @@ LAUNCH_FLOOR_US = 5.0
 """What one launch is granted however few bytes it reads."""
 
 
+def require_gpu() -> None:
+    """Ends the program in one line where PyTorch sees no GPU."""
+    if not torch.cuda.is_available():
+        raise SystemExit("nothing is measured: this needs a CUDA GPU")
+
+
 def graph_us(calls: Sequence[Callable[[], object]], replays: int = REPLAYS) -> float:
     """Microseconds per call: median over replays of one graph that holds all calls once.
 

@@ -1,6 +1,6 @@
 """Requests a second of two engine replicas over those of one: `python -m benchmarks.engine.data_parallel`.
 
-Needs two GPUs. The demo behind the gateway as users start it; `REQUESTS` requests at once, twice the larger batch.
+Needs two GPUs. The demo behind the gateway as users start it; 64 requests at once, twice the larger batch.
 """
 
 from __future__ import annotations

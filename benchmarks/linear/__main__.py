@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from unittest import mock
 
-from benchmarks.attention.timing import copy_bandwidth, graphs_us
+from benchmarks.attention.timing import copy_bandwidth, graphs_us, require_gpu
 from benchmarks.linear.stack import SHAPES, Stack, Weights
 from benchmarks.linear.sweep import REPLAYS, sweep, us
 from benchmarks.linear.ways import MOST_TOKENS, Way
@@ -34,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.linear", description=__doc__)
     parser.add_argument("--sweep", action="store_true")
     args = parser.parse_args()
+    require_gpu()
     import vllm._custom_ops  # noqa: F401
 
     bandwidth = copy_bandwidth()

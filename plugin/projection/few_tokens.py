@@ -1,4 +1,5 @@
-"""Projections of few tokens, a decode step's: a program of our own on CUDA, vLLM's layer else."""
+"""Projections of few tokens, of decode steps, drafts and short prompts: a program of our own on CUDA, vLLM's layer
+else."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 MOST_PIECES = 8
-"""Graphs that a step replays: 32 768 tokens, what the published checkpoints take."""
+"""Graphs that a step replays at most. The largest has 4096 tokens unless a user sets others: 32 768 in all, what the
+published checkpoints take."""
 
 Part = tuple[torch.Tensor, int, int]
 """States of some of a prompt's tokens, `[length, hidden_size]`, the prompt's row, and the first token's place."""

@@ -13,7 +13,7 @@ from plugin.verifier.decoder import Decoder, DecoderAttention
 from plugin.verifier.encoder_states import joined
 from plugin.verifier.prompt_batch import positions_of
 
-PIECE_TOKENS = 8192
+EAGER_TOKENS = 8192
 """Tokens whose keys and values of all layers are in memory at once, beside the pages that they go to."""
 
 
@@ -62,21 +62,21 @@ class CrossKV:
         )
 
     def capture(self, sizes: Sequence[int], block_table: torch.Tensor, pool: Any) -> None:
-        """Capture `write` on the current stream, so that a step's is one launch.
+        """Capture `write` on the current stream: one launch for as many tokens as the largest graph takes.
 
         Args:
-            sizes: numbers of tokens, ascending; those beyond a piece are not captured.
+            sizes: numbers of tokens, ascending; those beyond `EAGER_TOKENS` are not captured.
             block_table: `[max_requests, max_blocks]`, what `write` is given rows of.
             pool: a graph memory pool whose other graphs leave nothing in it.
         """
         self._graphs = None  # before its memory is needed
-        if sizes := [size for size in sizes if size <= PIECE_TOKENS]:
+        if sizes := [size for size in sizes if size <= EAGER_TOKENS]:
             graphs = CrossGraphs(self, sizes, block_table)
             graphs.capture(pool)
             self._graphs = graphs
 
     def write(self, states: Sequence[torch.Tensor], rows: Sequence[int], block_table: torch.Tensor) -> None:
-        """Store all layers' cross keys and values of the prompts admitted in a step: by a graph where one holds them.
+        """Store all layers' cross keys and values of the prompts admitted in a step: by graphs where they hold them.
 
         Args:
             states: encoder states of each prompt, `[length, hidden_size]`.
@@ -92,8 +92,8 @@ class CrossKV:
         places[0, :num_tokens] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
         places[1, :num_tokens] = positions_of(lengths)
         rows_and_positions = async_tensor_h2d(places, device=together.device)
-        for first in range(0, num_tokens, PIECE_TOKENS):
-            piece = slice(first, min(first + PIECE_TOKENS, num_tokens))
+        for first in range(0, num_tokens, EAGER_TOKENS):
+            piece = slice(first, min(first + EAGER_TOKENS, num_tokens))
             row, position = rows_and_positions[:, piece]
             self.store(together[piece], row, position, block_table)
 

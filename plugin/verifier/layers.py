@@ -60,7 +60,7 @@ class GatedMLP(nn.Module):
         return x
 
     def forward_few(self, x: torch.Tensor) -> torch.Tensor | few_tokens.Deferred:
-        """The same, as a decoder's step wants it, with a norm behind: see `plugin.projection.few_tokens`."""
+        """The same of few tokens, with a norm behind: see `plugin.projection.few_tokens`."""
         if self.gelu and few_tokens.plain(self.gate_up_proj):
             x = few_tokens.gated(self.gate_up_proj, x, "gelu")
         else:

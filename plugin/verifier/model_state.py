@@ -55,6 +55,7 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
         self.batch: Any = None
         """The batch that is about to run, be it a dummy: read by `plugin.vllm_hooks.v2.graph_sampling`."""
         self._batch: Any = None
+        """The one that attention was last prepared for; another than `batch` only while graphs are captured."""
         self.gathered: torch.Tensor | None = None
         """The slots whose encoder lengths stand in the buffer on the device, by whoever wrote them there
         (`plugin.vllm_hooks.v2.decode_batch`)."""

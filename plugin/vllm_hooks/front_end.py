@@ -1,4 +1,4 @@
-"""Hooks into vLLM's front end: how a prompt becomes an engine input."""
+"""Hooks into vLLM's front end: what a request is made into before the engine has it."""
 
 import copy
 from enum import Enum

@@ -43,9 +43,8 @@ class HostCopy:
 
         self._tokens = StepTokens.allocate(num_requests, width, pin_memory=PIN_MEMORY)
         self._sampled, self._num_sampled = self._tokens.sampled.numpy(), self._tokens.num_sampled.numpy()
-        self._copied = torch.cuda.Event(
-            blocking=True
-        )  # it sleeps instead of polling the driver, as vLLM's does
+        # Who waits sleeps instead of polling the driver, as vLLM's event has it.
+        self._copied = torch.cuda.Event(blocking=True)
 
     def begin(self, tokens: StepTokens, stream: torch.cuda.Stream) -> None:
         """Copy in `stream`, which must be the current one, before anything that it is given later."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from plugin.projection.few_tokens import MAX_TOKENS
 from plugin.projection.triton_linear import Cut, choose_cut, project, project_parts
 from plugin.projection.triton_parts import add_up
 from plugin.projection.triton_residual_norm import norm_add_norm
@@ -38,7 +39,7 @@ SWEPT_CUTS = {
     "weights left": Cut(64, 64, 1, splits=3),
 }
 """With these every number of tokens is tried."""
-TOKENS = range(1, 33)
+TOKENS = range(1, MAX_TOKENS + 1)
 EPS = 1e-6
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 

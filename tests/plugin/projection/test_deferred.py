@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
 from plugin.projection import few_tokens
 from tests.plugin.attention.interpreted import interpreted_errors
@@ -38,7 +38,10 @@ def test_many_tokens_stay_with_pytorch(interpreted: dict[str, Any], way: str) ->
 def test_without_cuda_nothing_is_left() -> None:
     weight = torch.randn(3, 4)
     layer: Any = torch.nn.Module()
-    layer.bias, layer.quant_method = None, SimpleNamespace()
+    layer.bias, layer.quant_method = None, UnquantizedLinearMethod()
+    layer.weight = weight
     layer.forward = lambda x: (x @ weight.T, None)
     x = torch.randn(2, 4)
-    assert torch.equal(few_tokens.deferred(layer, x), x @ weight.T)
+    found = few_tokens.deferred(layer, x)
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, x @ weight.T)

@@ -198,7 +198,7 @@ def test_float32_stays_with_pytorch(tokens: int) -> None:
 
 
 def test_without_cuda_a_layer_computes_itself() -> None:
-    layer = SimpleNamespace(bias=None, quant_method=None)
+    layer = SimpleNamespace(bias=None, quant_method=UnquantizedLinearMethod())
     assert not few_tokens.plain(layer)
 
 

@@ -21,7 +21,7 @@ TABLE = torch.tensor([[5, 5], [4, 5], [1, 3]], dtype=torch.int32)
 
 @pytest.mark.parametrize("piece", [8192, 5])
 def test_one_product_over_all_layers_is_each_layers_own(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(cross_kv, "PIECE_TOKENS", piece)
+    monkeypatch.setattr(cross_kv, "EAGER_TOKENS", piece)
     made = decoder()
     naive_stores(monkeypatch, made)
     cross = CrossKV(made)
@@ -76,7 +76,7 @@ def test_no_more_tokens_are_captured_than_are_in_memory_at_once(
     monkeypatch: pytest.MonkeyPatch, piece: int, captured: list[int]
 ) -> None:
     """The largest first: what the smaller ones need has room there."""
-    monkeypatch.setattr(cross_kv, "PIECE_TOKENS", piece)
+    monkeypatch.setattr(cross_kv, "EAGER_TOKENS", piece)
     made = decoder()
     naive_stores(monkeypatch, made)
     stored = fake_graphs(monkeypatch)
