@@ -54,7 +54,7 @@ def engine_arguments(plan: EnginePlan, checkpoints: Checkpoints, on_cpu: bool) -
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
         "ec_manager_config": {
-            "encoder_cache_manager_cls": "plugin.verifier.encoder_cache.PromptCacheManager",
+            "encoder_cache_manager_cls": "plugin.verifier.encoder.cache.PromptCacheManager",
             "manager_config": {
                 "cache_bytes": settings.encoder_cache_bytes,
                 "busy_step_tokens": settings.max_encoder_tokens_per_step or (32 if on_cpu else 128),

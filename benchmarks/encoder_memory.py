@@ -24,8 +24,8 @@ from vllm.distributed import (
     initialize_model_parallel,
 )
 
-from plugin.verifier.encoder import TextEncoder
-from plugin.verifier.encoder_pass import MOST_ROWS, EncoderPass
+from plugin.verifier.encoder.passes import MOST_ROWS, EncoderPass
+from plugin.verifier.encoder.text_encoder import TextEncoder
 from plugin.verifier.layers import ScaledEmbedding
 
 PART_ROWS = 256

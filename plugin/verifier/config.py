@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
-from plugin.verifier.encoder_capture import capture_encoder
+from plugin.verifier.encoder.capture import capture_encoder
 
 if TYPE_CHECKING:
     from transformers import T5Gemma2Config
@@ -24,7 +24,7 @@ ENCODER_BUDGET_KEY = "max_source_positions"
 """Attribute of the hf config: encoder tokens allowed in one request. Set it with `--hf-overrides`, or leave it
 unset."""
 
-ENCODER_CACHE_MANAGER = "plugin.verifier.encoder_cache.PromptCacheManager"
+ENCODER_CACHE_MANAGER = "plugin.verifier.encoder.cache.PromptCacheManager"
 """vLLM's `ec_manager_config.encoder_cache_manager_cls`. Its `manager_config` may hold `cache_bytes` (encoder states
 held from step to step, 0 for none) and `busy_step_tokens` (encoder tokens of a step beside running requests)."""
 

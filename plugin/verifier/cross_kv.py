@@ -10,8 +10,8 @@ from vllm.utils.torch_utils import async_tensor_h2d
 from plugin.attention.cross_write import cross_write
 from plugin.verifier.cross_graphs import CrossGraphs
 from plugin.verifier.decoder import Decoder, DecoderAttention
-from plugin.verifier.encoder_states import joined
-from plugin.verifier.prompt_batch import positions_of
+from plugin.verifier.encoder.prompt_batch import positions_of
+from plugin.verifier.encoder.states import joined
 
 EAGER_TOKENS = 8192
 """Tokens whose keys and values of all layers are in memory at once, beside the pages that they go to."""

@@ -21,8 +21,8 @@ from vllm.sequence import IntermediateTensors
 from plugin.checked_weights import checked
 from plugin.drafts.safetensors_header import loaded_files
 from plugin.verifier.decoder import Decoder
-from plugin.verifier.encoder import TextEncoder
-from plugin.verifier.encoder_graphs import EncoderGraphs
+from plugin.verifier.encoder.graphs import EncoderGraphs
+from plugin.verifier.encoder.text_encoder import TextEncoder
 from plugin.verifier.layers import ScaledEmbedding
 from plugin.verifier.processing import T5Gemma2DummyInputs, T5Gemma2ProcessingInfo, T5Gemma2Processor
 

@@ -20,12 +20,12 @@ from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.verifier.cross_kv import CrossKV
-from plugin.verifier.encoder_cache import keeps_states
-from plugin.verifier.encoder_capture import pass_graph_sizes
-from plugin.verifier.encoder_states import EncoderStates, Pass
-from plugin.verifier.pass_graphs import PassGraphs
+from plugin.verifier.encoder.cache import keeps_states
+from plugin.verifier.encoder.capture import pass_graph_sizes
+from plugin.verifier.encoder.pass_graphs import PassGraphs
+from plugin.verifier.encoder.prompt_graphs import PromptGraphs
+from plugin.verifier.encoder.states import EncoderStates, Pass
 from plugin.verifier.processing import MODALITY
-from plugin.verifier.prompt_graphs import PromptGraphs
 
 
 class T5Gemma2ModelState(EncoderDecoderModelState):

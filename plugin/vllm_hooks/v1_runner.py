@@ -63,8 +63,8 @@ def encoder_passes_in_parts() -> None:
 
 def _encoder_states(runner: Any) -> Any:
     """The runner's `EncoderStates`, or None where it serves another model."""
-    from plugin.verifier.encoder_cache import keeps_states
-    from plugin.verifier.encoder_states import EncoderStates
+    from plugin.verifier.encoder.cache import keeps_states
+    from plugin.verifier.encoder.states import EncoderStates
     from plugin.verifier.processing import MODALITY
 
     if not hasattr(runner.model, "begin_encoder_pass"):

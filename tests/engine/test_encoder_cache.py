@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import plugin
-from plugin.verifier import encoder_work, processing
+from plugin.verifier import processing
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
+from plugin.verifier.encoder.work import PassCosts
 from tests.engine.harness import Answer, InProcessEngine, Job, engine
 from tests.reference.greedy import GreedyReference
 from tests.reference.prompts import prompt_ids
@@ -150,7 +151,7 @@ def test_long_prompts_in_parts(verifier: Path, reference: GreedyReference) -> No
         parts = [one for step in running.scheduled if (one := step.ec_manager_metadata) and one.key]
         assert len(parts) > 3 * 300 // 60
         config = running.config.model_config.hf_config
-        costs = encoder_work.PassCosts(config.encoder.text_config, config.decoder, 60)
+        costs = PassCosts(config.encoder.text_config, config.decoder, 60)
         length = 0
         for part in parts:
             length = length if part.prompt is None else len(part.prompt)

@@ -63,10 +63,10 @@ def test_a_worker_in_a_process_of_its_own_cannot_be_watched() -> None:
 
 
 def test_a_bound_is_as_if_the_engine_had_been_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plugin.verifier.encoder_cache import PromptCacheManager
+    from plugin.verifier.encoder.cache import PromptCacheManager
     from tests.reference.tiny import tiny_config
 
-    monkeypatch.setattr("plugin.verifier.encoder_cache.pass_graph_sizes", lambda config: [256])
+    monkeypatch.setattr("plugin.verifier.encoder.cache.pass_graph_sizes", lambda config: [256])
     config = SimpleNamespace(
         model_config=SimpleNamespace(hf_config=tiny_config(), dtype=SimpleNamespace(itemsize=2)),
         ec_manager_config=SimpleNamespace(manager_config={"cache_bytes": 100, "busy_step_tokens": 128}),

@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.verifier import model_state
-from plugin.verifier.encoder_states import EncoderStates
+from plugin.verifier.encoder.states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
 
 SELF, CROSS = 0, 1

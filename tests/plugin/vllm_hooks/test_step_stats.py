@@ -13,7 +13,7 @@ from vllm.v1.outputs import DraftTokenIds
 
 import plugin
 from plugin.drafts.steps import STEP_FIELD, StepStats, step_stats
-from plugin.verifier.encoder_work import EncoderWork
+from plugin.verifier.encoder.work import EncoderWork
 from plugin.vllm_hooks.step_stats import Scheduled, StepClock, clock_of, note_cut_drafts
 
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks.encoder_memory import random_encoder
-from plugin.verifier.encoder import TextEncoder
-from plugin.verifier.encoder_capture import pass_graph_sizes
-from plugin.verifier.encoder_pass import EncoderPass
-from plugin.verifier.pass_graphs import PassGraphs
+from plugin.verifier.encoder.capture import pass_graph_sizes
+from plugin.verifier.encoder.pass_graphs import PassGraphs
+from plugin.verifier.encoder.passes import EncoderPass
+from plugin.verifier.encoder.text_encoder import TextEncoder
 from tests.reference.tiny import tiny_config
 
 SIZES = (64, 160)

@@ -11,9 +11,9 @@ import torch
 
 from benchmarks.encoder_memory import random_encoder
 from plugin.attention import bidirectional
-from plugin.verifier import encoder_pass
-from plugin.verifier.encoder import EncoderAttention, EncoderLayer, TextEncoder
-from plugin.verifier.encoder_pass import EncoderPass, Room
+from plugin.verifier.encoder import passes
+from plugin.verifier.encoder.passes import EncoderPass, Room
+from plugin.verifier.encoder.text_encoder import EncoderAttention, EncoderLayer, TextEncoder
 from plugin.verifier.layers import ScaledEmbedding
 from tests.reference.tiny import tiny_config
 
@@ -75,7 +75,7 @@ def test_control_keys_that_a_part_does_not_see_are_missed(
             q, k, v, rows = q[rows], k[rows], v[rows], slice(0, rows.stop - rows.start)
         return stock(q, k, v, rows, window, *others)
 
-    monkeypatch.setattr("plugin.verifier.encoder_pass.rows_attention", alone)
+    monkeypatch.setattr("plugin.verifier.encoder.passes.rows_attention", alone)
     assert (states(encoder, 64) - whole).abs().max() > 1e-3
 
 
@@ -111,7 +111,7 @@ def test_rows_done_at_once_are_bounded(encoder: TextEncoder, monkeypatch: pytest
     monkeypatch.setattr(
         EncoderLayer, "rest", lambda self, x, *others: seen.append(len(x)) or stock(self, x, *others)
     )
-    monkeypatch.setattr(encoder_pass, "MOST_ROWS", 128)
+    monkeypatch.setattr(passes, "MOST_ROWS", 128)
     under_way = begun(encoder)
     under_way.advance(under_way.num_rows)
     assert seen == [128, 128, 44] * len(encoder.layers)

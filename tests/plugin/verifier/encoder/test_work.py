@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from plugin.verifier.encoder_work import LAUNCH_S, PassCosts
+from plugin.verifier.encoder.work import LAUNCH_S, PassCosts
 
 HEADS = {"hidden_size": 1152, "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1}
 LAYERS = 26

@@ -1,7 +1,7 @@
 """Where the encoder is captured, and at which sizes."""
 
 from plugin.verifier.config import T5Gemma2ModelConfig
-from plugin.verifier.encoder_capture import encoder_graph_sizes
+from plugin.verifier.encoder.capture import encoder_graph_sizes
 from tests.plugin.verifier.test_config import config, engine
 
 

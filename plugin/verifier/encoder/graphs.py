@@ -21,12 +21,12 @@ from vllm.v1.worker.encoder_cudagraph_defs import (
     EncoderItemSpec,
 )
 
-from plugin.verifier.encoder import TextEncoder
-from plugin.verifier.encoder_capture import encoder_graph_sizes
-from plugin.verifier.encoder_pass import EncoderPass
+from plugin.verifier.encoder.capture import encoder_graph_sizes
+from plugin.verifier.encoder.passes import EncoderPass
+from plugin.verifier.encoder.prompt_batch import PromptBatch
+from plugin.verifier.encoder.prompt_graphs import PACKED, packed_size, views
+from plugin.verifier.encoder.text_encoder import TextEncoder
 from plugin.verifier.processing import MODALITY
-from plugin.verifier.prompt_batch import PromptBatch
-from plugin.verifier.prompt_graphs import PACKED, packed_size, views
 
 
 def copy_tokens(buffer: torch.Tensor, tokens: torch.Tensor) -> None:

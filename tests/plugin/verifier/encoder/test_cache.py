@@ -6,9 +6,8 @@ import pytest
 import torch
 from vllm.v1.metrics.stats import PrefillStats
 
-from plugin.verifier import encoder_work
-from plugin.verifier.encoder_cache import PromptCacheManager
-from plugin.verifier.encoder_work import EncoderWork, PassCosts
+from plugin.verifier.encoder.cache import PromptCacheManager
+from plugin.verifier.encoder.work import EncoderWork, PassCosts
 
 SHAPE = {"hidden_size": 8, "head_dim": 6, "num_attention_heads": 1, "num_key_value_heads": 1}
 
@@ -24,7 +23,7 @@ def costs(step, cross=0.0):
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(encoder_work, "LEAST_ROWS", 1)
+    monkeypatch.setattr("plugin.verifier.encoder.work.LEAST_ROWS", 1)
 
     def manager(cache_tokens=100, *, step=1000, busy=1000, cross=0.0):
         made = PromptCacheManager(step, busy, 2 * cache_tokens, 2, costs(busy, cross))

@@ -1,5 +1,5 @@
-"""Whether the encoder is captured as CUDA graphs, and at which sizes; `encoder_graphs.py` is how, for passes in parts
-`pass_graphs.py`, and from its states to the cross pages `cross_graphs.py`."""
+"""Whether the encoder is captured as CUDA graphs, and at which sizes; `graphs.py` is how, for passes in parts
+`pass_graphs.py`, and from its states to the cross pages `plugin.verifier.cross_graphs`."""
 
 from typing import TYPE_CHECKING
 

@@ -13,8 +13,8 @@ from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
 from benchmarks.encoder_memory import random_encoder
 from plugin.projection import few_tokens, triton_linear
-from plugin.verifier import encoder as verifier_encoder
-from plugin.verifier.encoder import TextEncoder
+from plugin.verifier.encoder import text_encoder
+from plugin.verifier.encoder.text_encoder import TextEncoder
 from tests.reference.tiny import TinyShape, tiny_config
 
 MOST = 8
@@ -70,7 +70,7 @@ def main() -> None:
         mock.patch.object(UnquantizedLinearMethod, "process_weights_after_loading"),
         random_encoder(config) as encoder,
         mock.patch.object(few_tokens, "current_platform", cuda),
-        mock.patch.object(verifier_encoder, "_has_programs", return_value=True),
+        mock.patch.object(text_encoder, "_has_programs", return_value=True),
     ):
         json.dump({name: facts(encoder, lengths) for name, lengths in LENGTHS.items()}, sys.stdout)
 

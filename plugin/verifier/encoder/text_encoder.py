@@ -8,7 +8,7 @@ from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 
 from plugin.attention.bidirectional import bidirectional_attention
 from plugin.projection import few_tokens
-from plugin.verifier.encoder_pass import EncoderPass
+from plugin.verifier.encoder.passes import EncoderPass
 from plugin.verifier.layers import AttentionProjections, GatedMLP, ScaledEmbedding
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from vllm.v1.worker.gpu import buffer_utils
 
+from plugin.verifier.encoder.prompt_graphs import PromptGraphs, one_graph
 from plugin.verifier.model_state import T5Gemma2ModelState
-from plugin.verifier.prompt_graphs import PromptGraphs, one_graph
-from tests.plugin.verifier.encoder_graph_fakes import captured_manager, prompts, states_of
+from tests.plugin.verifier.encoder.graph_fakes import captured_manager, prompts, states_of
 
 
 @pytest.fixture

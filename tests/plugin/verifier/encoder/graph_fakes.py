@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 from vllm.v1.worker.encoder_cudagraph import BudgetGraphMetadata, EncoderCudaGraphManager
 
-from plugin.verifier.encoder_graphs import EncoderGraphs
+from plugin.verifier.encoder.graphs import EncoderGraphs
 
 CPU = torch.device("cpu")
 

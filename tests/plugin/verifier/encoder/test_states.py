@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plugin.verifier.encoder_states import EncoderStates, joined
-from plugin.verifier.encoder_work import EncoderWork
+from plugin.verifier.encoder.states import EncoderStates, joined
+from plugin.verifier.encoder.work import EncoderWork
 
 
 class Pass:

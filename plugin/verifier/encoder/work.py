@@ -41,7 +41,7 @@ class PassCosts:
     All of a layer's weights over the number of layers is what a row (a token in one stage) of a short prompt costs; in
     the first stage it has the projections alone and in the last one it has none. A row also attends: to a window, or in
     a full layer to the whole prompt. On a GPU a part takes the host its launches, too, however few rows it has: while
-    the GPU computes, so the larger of the two counts. Where a pass is captured (`plugin.verifier.pass_graphs`), a part
+    the GPU computes, so the larger of the two counts. Where a pass is captured (`pass_graphs.py`), a part
     is whole stages of the graph that holds the prompt, and launching it costs nothing to speak of.
     """
 

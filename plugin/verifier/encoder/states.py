@@ -1,6 +1,6 @@
 """The worker's side of the encoder: runs it where the scheduler's cache says so, and holds what comes out.
 
-The scheduler (`encoder_cache`) counts on what is here but nothing depends on that: a prompt whose states are missing is
+The scheduler (`cache.py`) counts on what is here but nothing depends on that: a prompt whose states are missing is
 encoded.
 """
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from plugin.verifier.encoder_work import EncoderWork
+from plugin.verifier.encoder.work import EncoderWork
 
 
 class Pass(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.plugin.attention.interpreted import interpreted_errors
-from tests.plugin.verifier.encoder_cases import LAYERS, LENGTHS, MOST
+from tests.plugin.verifier.encoder.text_encoder_cases import LAYERS, LENGTHS, MOST
 
 TOLERANCE = 5e-3
 """Of float16, through two layers."""
@@ -15,7 +15,7 @@ TOLERANCE = 5e-3
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
-    found: dict[str, Any] = interpreted_errors("tests.plugin.verifier.encoder_cases")
+    found: dict[str, Any] = interpreted_errors("tests.plugin.verifier.encoder.text_encoder_cases")
     return found
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from plugin.verifier.encoder import TextEncoder
-from plugin.verifier.encoder_graphs import copy_cu_seqlens, copy_tokens
-from plugin.verifier.encoder_pass import EncoderPass, Room
-from plugin.verifier.prompt_batch import PromptBatch
+from plugin.verifier.encoder.graphs import copy_cu_seqlens, copy_tokens
+from plugin.verifier.encoder.passes import EncoderPass, Room
+from plugin.verifier.encoder.prompt_batch import PromptBatch
+from plugin.verifier.encoder.text_encoder import TextEncoder
 
 
 class PassGraphs:

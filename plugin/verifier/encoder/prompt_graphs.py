@@ -54,7 +54,7 @@ def one_graph(lengths: Sequence[int], sizes: Sequence[int], most: int) -> int | 
 
 
 class PromptGraphs:
-    """The captured encoder of vLLM's manager, which has to be made of `plugin.verifier.encoder_graphs`."""
+    """The captured encoder of vLLM's manager, which has to be made of `plugin.verifier.encoder.graphs`."""
 
     def __init__(self, manager: Any) -> None:
         """`manager`: vLLM's `EncoderCudaGraphManager`."""

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.encoder_memory import encode, random_encoder
 from plugin.attention import bidirectional
-from plugin.verifier.encoder import TextEncoder
-from plugin.verifier.encoder_pass import MOST_ROWS
+from plugin.verifier.encoder.passes import MOST_ROWS
+from plugin.verifier.encoder.text_encoder import TextEncoder
 from tests.reference.tiny import tiny_config
 
 LENGTHS = (1024, 2048)

@@ -16,8 +16,8 @@ from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.metrics.stats import PrefillStats
 
 from plugin.encoder_counts import EncoderCounts
-from plugin.verifier.encoder_capture import pass_graph_sizes
-from plugin.verifier.encoder_work import LAUNCH_S, EncoderWork, PassCosts
+from plugin.verifier.encoder.capture import pass_graph_sizes
+from plugin.verifier.encoder.work import LAUNCH_S, EncoderWork, PassCosts
 from plugin.verifier.processing import MODALITY
 
 if TYPE_CHECKING:

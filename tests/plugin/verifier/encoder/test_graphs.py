@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.plugin.verifier.encoder_graph_fakes import captured_manager, prompts, states_of
+from tests.plugin.verifier.encoder.graph_fakes import captured_manager, prompts, states_of
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import torch
 from plugin.attention.bidirectional import rows_attention
 
 if TYPE_CHECKING:
-    from plugin.verifier.encoder import EncoderLayer, TextEncoder
+    from plugin.verifier.encoder.text_encoder import EncoderLayer, TextEncoder
 
 MOST_ROWS = 8192
 """Rows that are done at once: what bounds the memory of the widest activations."""
