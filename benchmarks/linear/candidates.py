@@ -35,7 +35,7 @@ CANDIDATES: Final[dict[str, tuple[Tiles, ...]]] = {
         Tiles(32, 128, 4, 6),
         Tiles(64, 128, 4, 5),
     ),
-    # 2.4 MB in 72 programs, fewer than multiprocessors. In shares, added up by the norm behind, as many have wider tiles.
+    # 2.4 MB in 72 programs, fewer than multiprocessors. In shares that the norm behind adds up the tiles are wider.
     "o": (
         Tiles(64, 128, 4, 4, 4),
         Tiles(64, 128, 4, 4, 8),
