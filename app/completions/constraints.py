@@ -19,8 +19,8 @@ MAX_CHARACTERS = 32 * 1024
 
 
 MAX_ITEMS = 16_384
-"""All `maxItems` of a schema together. llguidance, which vLLM asks in the event loop, makes rules of each: a million
-take ten seconds and a gigabyte.
+"""The numbers of items that a schema bounds its lists by, `minItems` or `maxItems`, all together. llguidance, which
+vLLM asks in the event loop, makes rules of each: a million take ten seconds and a gigabyte, 10^9 all memory there is.
 """
 
 
@@ -39,7 +39,9 @@ def constraint_of(request: CompletionRequest, compact: bool) -> dict[str, Any] |
     if (size := len(json.dumps(found, ensure_ascii=False))) > MAX_CHARACTERS:
         raise InvalidRequest(f"{name}: {size} characters as JSON, at most {MAX_CHARACTERS} are taken", name)
     if (items := _items(found)) > MAX_ITEMS:
-        raise InvalidRequest(f"{name}: maxItems add up to {items:.0f}, at most {MAX_ITEMS} are taken", name)
+        raise InvalidRequest(
+            f"{name}: minItems and maxItems add up to {items:.0f}, at most {MAX_ITEMS} are taken", name
+        )
     return found
 
 
@@ -50,14 +52,17 @@ def field_of(request: CompletionRequest) -> str:
 
 
 def _items(constraint: dict[str, Any]) -> float:
-    """All `maxItems` in it together, those of a schema that is written as a text too."""
+    """The larger of `minItems` and `maxItems` of all lists in it together, those of a schema that is written as a text
+    too."""
     total, waiting = 0.0, [constraint[kind] for kind in ("json", "structural_tag") if kind in constraint]
     waiting = [_parsed(one) if isinstance(one, str) else one for one in waiting]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            limit = one.get("maxItems")
-            total += limit if isinstance(limit, int | float) and limit > 0 else 0
+            limits = (one.get(name) for name in ("minItems", "maxItems"))
+            total += max(
+                (limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=0
+            )
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one

@@ -211,7 +211,9 @@ class Settings(BaseSettings):
         description="Length of the sliding window of /drafts/stats, seconds; longer is steadier, shorter is quicker.",
     )
     checkpoints_dir: Path | None = Field(
-        None, description="Folder where names that are no path are looked up before the hub."
+        None,
+        description="Folder where names that are no path are looked up before the hub, and whose drafts"
+        " `POST /drafts/active` can change to (`plugin/demo`: the demo's three).",
     )
     request_metrics: Level = Field(
         "summary",

@@ -6,10 +6,17 @@ import asyncio
 import multiprocessing
 import time
 
+import psutil
+
 from plugin.engine_process import end_imports
 
 LOADING_STOP_S = 2.0
 """Seconds that a half-loaded engine's processes get to end."""
+
+
+MODEL_INSPECTION = "vllm.model_executor.models.registry"
+"""The module that vLLM runs as a program of its own, with nobody's handle to it, where it has not kept yet what kind of
+model it is to load: on a machine's first start. It would go on for some seconds."""
 
 
 async def end_children(loaded: asyncio.Event) -> None:
@@ -24,4 +31,15 @@ async def end_children(loaded: asyncio.Event) -> None:
         await asyncio.sleep(0.1)
     for child in multiprocessing.active_children():
         child.kill()
+    end_model_inspection()
     end_imports()
+
+
+def end_model_inspection() -> None:
+    """Ends vLLM's program, where it runs."""
+    for child in psutil.Process().children():
+        try:
+            if MODEL_INSPECTION in child.cmdline():
+                child.kill()
+        except psutil.Error:  # it has ended by itself
+            continue

@@ -86,6 +86,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         ("N03", "structured_outputs", {"structured_outputs": one})
         for one in (
             {"json": {"type": "array", "maxItems": 10**7}},
+            {"json": {"type": "array", "minItems": 10**9}},
+            {"json": {"anyOf": [{"minItems": 9000, "maxItems": 1}, {"minItems": 1, "maxItems": 9000}]}},
             {"json": '{"anyOf": [{"maxItems": 1e4}, {"items": {"maxItems": 10000}}]}'},
             {"structural_tag": '{"format": {"json_schema": {"maxItems": 20000}}}'},
         )
