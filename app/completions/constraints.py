@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from typing import Any
 
 from app.completions.request import CompletionRequest
@@ -52,10 +54,11 @@ def field_of(request: CompletionRequest) -> str:
 
 
 def _items(constraint: dict[str, Any]) -> float:
-    """The larger of `minItems` and `maxItems` of all lists in it together, those of a schema that is written as a text
-    too."""
+    """The larger of `minItems` and `maxItems` of all lists in it together, those of a schema that is written as a text,
+    or within a grammar, too."""
     total, waiting = 0.0, [constraint[kind] for kind in ("json", "structural_tag") if kind in constraint]
     waiting = [_parsed(one) if isinstance(one, str) else one for one in waiting]
+    waiting += _schemas_within(constraint.get("grammar", ""))
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
@@ -67,6 +70,15 @@ def _items(constraint: dict[str, Any]) -> float:
         elif isinstance(one, list):
             waiting += one
     return total
+
+
+def _schemas_within(grammar: str) -> list[Any]:
+    """What stands behind each `%json` of a Lark grammar."""
+    found = []
+    for at in re.finditer(r"%json\s*", grammar):
+        with suppress(ValueError, RecursionError):  # no JSON, which the engine says better
+            found.append(json.JSONDecoder().raw_decode(grammar, at.end())[0])
+    return found
 
 
 def _parsed(text: str) -> Any:

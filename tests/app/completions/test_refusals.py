@@ -90,6 +90,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
             {"json": {"anyOf": [{"minItems": 9000, "maxItems": 1}, {"minItems": 1, "maxItems": 9000}]}},
             {"json": '{"anyOf": [{"maxItems": 1e4}, {"items": {"maxItems": 10000}}]}'},
             {"structural_tag": '{"format": {"json_schema": {"maxItems": 20000}}}'},
+            {"grammar": 'start: a | b\na: %json {"minItems": 9000}\nb: %json\n{"items": {"maxItems": 9000}}'},
         )
     ],
     (
