@@ -144,9 +144,7 @@ class Gateway:
         self.engine()
         self.phase, self.switch_failure, self.progress = "loading", None, LoadingProgress()
         self._loaded.clear()
-        self.progress(
-            "drain", f"{self.admission.in_flight} sequences end before other checkpoints are loaded"
-        )
+        self.progress("drain", f"{self.admission.in_flight} sequences end before others are loaded")
         await self.admission.emptied()
         if self.phase == "loading":
             self._fallback = self.identity, self.drafting
@@ -259,6 +257,11 @@ class Gateway:
             log.error("the engine died: %s", why)
             self.interrupt_all()
             self.on_end()
+        elif (
+            self.phase == "loading"
+        ):  # `reload` waits for the last requests of an engine that it replaces anyway
+            log.error("the engine died before other checkpoints were loaded: %s", why)
+            self.running.interrupt(Dead("the engine died"))
 
     def drain(self) -> None:
         """No new requests from now on; the running ones get the grace time. Called twice, it ends them at once."""

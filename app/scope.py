@@ -24,6 +24,10 @@ class Running(set["RequestScope"]):
     def close(self, reason: ApiError) -> None:
         """Ends every live scope and all that would follow."""
         self.closed = reason
+        self.interrupt(reason)
+
+    def interrupt(self, reason: ApiError) -> None:
+        """Ends every live scope."""
         for scope in list(self):
             scope.interrupt(reason)
 

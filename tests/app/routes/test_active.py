@@ -203,6 +203,24 @@ async def test_accepted_requests_end_first_and_new_ones_come_back(tmp_path: Path
         assert (await complete(client, max_tokens=6)).status_code == 200 and len(server.engines) == 2
 
 
+async def test_an_engine_that_hangs_while_its_requests_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end by an error, and the other draft is served: nobody waits for an engine that is replaced anyway."""
+    monkeypatch.setattr("app.watching.ASKS_S", 0.001)
+    server = Server(tmp_path, hang_timeout_s=0.5)
+    async with server.client() as client, asyncio.timeout(20):
+        engine = server.engines[0]
+        engine.hold = engine.hangs = asyncio.Event()
+        running = asyncio.create_task(complete(client, max_tokens=6))
+        while not engine.seen:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        switching = asyncio.create_task(switch(client, "dflare"))
+        assert (await running).status_code == 503
+        assert (await switching).status_code == 200
+        assert (await complete(client, max_tokens=6)).status_code == 200 and len(server.engines) == 2
+
+
 async def test_back_to_the_former_when_the_new_one_fails(tmp_path: Path) -> None:
     server = Server(tmp_path)
     async with server.client() as client:
