@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -36,7 +37,8 @@ class Available(BaseModel):
 
 
 def available(folder: Path, served: Identity, settings: Settings) -> list[Available]:
-    """The drafts in `folder`, by name; what holds no Speculators config is left out. Blocks on the disk."""
+    """The drafts in `folder`, by name; what holds another model's config, or none, is left out, one that cannot be read
+    is not. Blocks on the disk."""
     return [found for sub in sorted(folder.iterdir()) if (found := _read(sub, served, settings)) is not None]
 
 
@@ -57,18 +59,26 @@ def _identity(draft: DraftFacts, served: Identity, settings: Settings) -> Identi
     return found.under(served.served_model_names)
 
 
+def _is_anothers(config: Path) -> bool:
+    """Whether this is a config, and no draft's."""
+    try:
+        text = config.read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return False  # what it is nobody can tell: its owner should
+    return "speculators_config" not in text
+
+
 def _read(folder: Path, served: Identity, settings: Settings) -> Available | None:
     config = folder / "config.json"
     try:
         if not config.exists():
             return None
         refuse_what_is_no_file(folder)
-        if "speculators_config" not in config.read_text(encoding="utf-8"):
+        if _is_anothers(config):
             return None
         facts = read_draft(folder)
-    except (OSError, UnicodeDecodeError):
-        return None
-    except CheckpointError as error:
+    except (OSError, CheckpointError) as error:
         words = str(error)
         return Available(name=folder.name, path=str(folder), problem=words, misfit=words)
     misfit = None
