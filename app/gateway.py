@@ -257,9 +257,7 @@ class Gateway:
             log.error("the engine died: %s", why)
             self.interrupt_all()
             self.on_end()
-        elif (
-            self.phase == "loading"
-        ):  # `reload` waits for the last requests of an engine that it replaces anyway
+        elif self.phase == "loading":  # `reload` waits for its last requests, and replaces it anyway
             log.error("the engine died before other checkpoints were loaded: %s", why)
             self.running.interrupt(Dead("the engine died"))
 

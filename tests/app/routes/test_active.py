@@ -289,21 +289,6 @@ async def test_refusals(tmp_path: Path) -> None:
         assert len(server.engines) == 1
 
 
-async def test_a_draft_whose_config_cannot_be_read_is_told_by_name(tmp_path: Path) -> None:
-    server = Server(tmp_path)
-    for name, text in (("cut", b'{"a":'), ("bytes", b"\xff"), ("another", b'{"model_type": "bert"}')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_bytes(text)
-    (tmp_path / "empty").mkdir()
-    async with server.client() as client:
-        found = {one["name"]: one for one in (await client.get("/drafts")).json()["available"]}
-        assert sorted(found) == ["broken", "bytes", "cut", "dflare", "dflash", "other"]
-        for name in ("cut", "bytes"):
-            assert not found[name]["fits"] and f"{name}/config.json" in found[name]["problem"]
-            reply = await switch(client, name)
-            assert reply.status_code == 409 and f"{name}/config.json" in reply.json()["error"]["message"]
-
-
 async def test_who_may_switch(tmp_path: Path) -> None:
     async with Server(tmp_path, allow_switch=False).client() as client:
         assert (await switch(client, "dflare")).status_code == 403

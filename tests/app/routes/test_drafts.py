@@ -53,9 +53,13 @@ async def test_available_drafts(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("x")
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "config.json")
+    for name, text in (("cut", b'{"a":'), ("bytes", b"\xff"), ("another", b'{"model_type": "bert"}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_bytes(text)
     async with served(FakeEngine(k=3), checkpoints_dir=tmp_path) as client:
         found = {entry["name"]: entry for entry in (await client.get("/drafts")).json()["available"]}
-        assert set(found) == {"dflash", "eagle3", "pipe"}
+        assert set(found) == {"bytes", "cut", "dflash", "eagle3", "pipe"}
+        assert all(f"{name}/config.json" in found[name]["problem"] for name in ("bytes", "cut"))
         assert "pipe, socket or device" in found["pipe"]["problem"]
         assert found["eagle3"]["family"] == "dflare" and found["eagle3"]["problem"] is None
         assert found["dflash"]["family"] is None and "model.safetensors" in found["dflash"]["problem"]
