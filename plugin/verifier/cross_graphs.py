@@ -41,6 +41,18 @@ def in_pieces(states: Sequence[torch.Tensor], rows: Sequence[int], most: int) ->
     yield piece
 
 
+def lay_out(piece: Sequence[Part], laid_out: np.ndarray) -> None:
+    """Write each token's row, and then each token's place in its prompt, into `[2, size]`; the padding's row is -1."""
+    row_of, position_of = laid_out
+    begin = 0
+    for part, row, first in piece:
+        length = part.shape[0]
+        end = begin + length
+        row_of[begin:end], position_of[begin:end] = row, np.arange(first, first + length)
+        begin = end
+    row_of[begin:], position_of[begin:] = -1, 0
+
+
 class CrossGraphs:
     """Captured once, of a `CrossKV` that is bound; they store in the caches that it is bound to then. All sizes share
     their buffers.
@@ -64,7 +76,6 @@ class CrossGraphs:
         self._places = torch.full((2 * most,), -1, dtype=torch.int32, device=cross.weight.device)
         self._laid_out = np.zeros(2 * most, dtype=np.int32)
         self._sent = [UvaBufferPool(2 * most, torch.int32) for _ in range(MOST_PIECES)]
-        self._counting = np.arange(MOST_PIECES * most, dtype=np.int32)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def capture(self, pool: Any) -> None:
@@ -93,20 +104,9 @@ class CrossGraphs:
         for sent, piece in zip(self._sent, in_pieces(states, rows, most), strict=False):
             tokens = sum(part.shape[0] for part, _, _ in piece)
             size = next(size for size in self._sizes if size >= tokens)
-            sent.copy_to_gpu(self._lay_out(piece, size), out=self._places[: 2 * size])
+            laid_out = self._laid_out[: 2 * size]
+            lay_out(piece, laid_out.reshape(2, size))
+            sent.copy_to_gpu(laid_out, out=self._places[: 2 * size])
             torch.cat([part for part, _, _ in piece], out=self._states[:tokens])
             self._graphs[size].replay()
         return True
-
-    def _lay_out(self, piece: Sequence[Part], size: int) -> np.ndarray:
-        """`[2 * size]`: each token's row, and then each token's place in its prompt."""
-        laid_out = self._laid_out[: 2 * size]
-        row_of, position_of = laid_out[:size], laid_out[size:]
-        begin = 0
-        for part, row, first in piece:
-            length = part.shape[0]
-            end = begin + length
-            row_of[begin:end], position_of[begin:end] = row, self._counting[first : first + length]
-            begin = end
-        row_of[begin:], position_of[begin:] = -1, 0
-        return laid_out

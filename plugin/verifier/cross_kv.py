@@ -8,9 +8,8 @@ import torch
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from plugin.attention.cross_write import cross_write
-from plugin.verifier.cross_graphs import CrossGraphs
+from plugin.verifier.cross_graphs import CrossGraphs, in_pieces, lay_out
 from plugin.verifier.decoder import Decoder, DecoderAttention
-from plugin.verifier.encoder.prompt_batch import positions_of
 from plugin.verifier.encoder.states import joined
 
 EAGER_TOKENS = 8192
@@ -85,17 +84,14 @@ class CrossKV:
         """
         if self._graphs is not None and self._graphs.write(states, rows, block_table):
             return
-        together, lengths = joined(states), [each.shape[0] for each in states]
-        num_tokens = together.shape[0]
-        # Positions begin where 16 divides the address, whatever the length: Triton compiles others for other addresses.
-        places = np.zeros((2, -(-num_tokens // 4) * 4), dtype=np.int32)
-        places[0, :num_tokens] = np.repeat(np.asarray(rows, dtype=np.int32), lengths)
-        places[1, :num_tokens] = positions_of(lengths)
-        rows_and_positions = async_tensor_h2d(places, device=together.device)
-        for first in range(0, num_tokens, EAGER_TOKENS):
-            piece = slice(first, min(first + EAGER_TOKENS, num_tokens))
-            row, position = rows_and_positions[:, piece]
-            self.store(together[piece], row, position, block_table)
+        for piece in in_pieces(states, rows, EAGER_TOKENS):
+            together = joined([part for part, _, _ in piece])
+            num_tokens = together.shape[0]
+            # Positions begin where 16 divides the address, whatever the length: Triton compiles another program else.
+            places = np.empty((2, -(-num_tokens // 4) * 4), dtype=np.int32)
+            lay_out(piece, places)
+            row, position = async_tensor_h2d(places, device=together.device)[:, :num_tokens]
+            self.store(together, row, position, block_table)
 
     def store(
         self, states: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, block_table: torch.Tensor
