@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, T5Gemma2ForConditionalGeneration
 
+from benchmarks.attention.timing import require_gpu
 from benchmarks.results import record, typed
 from benchmarks.shapes import write_verifier
 from plugin.drafts.families import FAMILIES
@@ -171,8 +171,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--out", type=Path, help="merge the figures into this JSON file")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("no CUDA device: the published shapes are measured on a GPU only")
+    require_gpu()
     settings = DraftSettings(
         rows=arguments.rows, accumulate=arguments.accumulate, extractor_batch=arguments.extractor_batch
     )

@@ -13,7 +13,7 @@ LAUNCH_FLOOR_US = 5.0
 def require_gpu() -> None:
     """Ends the program in one line where PyTorch sees no GPU."""
     if not torch.cuda.is_available():
-        raise SystemExit("nothing is measured: this needs a CUDA GPU")
+        raise SystemExit("no CUDA device: nothing is measured")
 
 
 def graph_us(calls: Sequence[Callable[[], object]], replays: int = REPLAYS) -> float:

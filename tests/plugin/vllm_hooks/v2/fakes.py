@@ -23,6 +23,14 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu.states import RequestState
 
 from plugin.verifier import triton_step
+from plugin.vllm_hooks.v2.batches import tensors_of_decode_batches
+from plugin.vllm_hooks.v2.requests import new_requests_in_one_launch
+from plugin.vllm_hooks.v2.runner import (
+    compiled_decoder_beside_encoder_inputs,
+    encoder_passes_in_parts,
+    first_token_as_decode,
+)
+from plugin.vllm_hooks.v2.sampler_parameters import parameters_where_they_are_read
 from tests.plugin.verifier.batch_cases import naive_write_batch, naive_write_entries
 from tests.plugin.verifier.step_cases import naive_step_inputs
 
@@ -265,3 +273,14 @@ def same_state(ours, stock):
     compared = {"input_batch", "hidden_states", "aux_hidden_states", "slot_mappings_by_layer"}
     for name in set(type(stock)._fields) - compared:
         assert getattr(ours, name) == getattr(stock, name), name
+
+
+def hooked_decode_batches(monkeypatch):
+    """The hooks of a step up to its batch, over `without_kernels`."""
+    without_kernels(monkeypatch)
+    compiled_decoder_beside_encoder_inputs()
+    encoder_passes_in_parts()
+    first_token_as_decode()
+    parameters_where_they_are_read()
+    new_requests_in_one_launch()
+    tensors_of_decode_batches()

@@ -11,27 +11,14 @@ from vllm.v1.worker.gpu.model_runner import BatchReqState
 from plugin.verifier import triton_step
 from plugin.vllm_hooks.v2 import batches
 from plugin.vllm_hooks.v2.decode_batch import all_decode, place_of
-from plugin.vllm_hooks.v2.requests import new_requests_in_one_launch
-from plugin.vllm_hooks.v2.runner import (
-    compiled_decoder_beside_encoder_inputs,
-    encoder_passes_in_parts,
-    first_token_as_decode,
-)
-from plugin.vllm_hooks.v2.sampler_parameters import parameters_where_they_are_read
-from tests.plugin.vllm_hooks.v2.fakes import SLOTS, K, runner, without_kernels
+from tests.plugin.vllm_hooks.v2.fakes import SLOTS, K, hooked_decode_batches, runner
 from tests.plugin.vllm_hooks.v2.schedule import Scheduling
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """The hooks, on the CPU, and what is launched and sent for a batch, by name."""
-    without_kernels(monkeypatch)
-    compiled_decoder_beside_encoder_inputs()
-    encoder_passes_in_parts()
-    first_token_as_decode()
-    parameters_where_they_are_read()
-    new_requests_in_one_launch()
-    batches.tensors_of_decode_batches()
+    hooked_decode_batches(monkeypatch)
     found = []
 
     def counted(owner, name):

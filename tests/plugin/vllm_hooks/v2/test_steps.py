@@ -10,21 +10,13 @@ import torch
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
 
-from plugin.vllm_hooks.v2.batches import tensors_of_decode_batches
-from plugin.vllm_hooks.v2.requests import new_requests_in_one_launch
-from plugin.vllm_hooks.v2.runner import (
-    compiled_decoder_beside_encoder_inputs,
-    encoder_passes_in_parts,
-    first_token_as_decode,
-)
-from plugin.vllm_hooks.v2.sampler_parameters import parameters_where_they_are_read
 from plugin.vllm_hooks.v2.steps import LastStep, steps_like_the_last
 from tests.plugin.vllm_hooks.v2.fakes import (
     K,
+    hooked_decode_batches,
     runner,
     same_buffers,
     same_state,
-    without_kernels,
 )
 from tests.plugin.vllm_hooks.v2.schedule import Scheduling
 
@@ -34,13 +26,7 @@ STEPS = 150
 @pytest.fixture
 def repeats(monkeypatch):
     """The hooks, on the CPU, and the steps that were like the last."""
-    without_kernels(monkeypatch)
-    compiled_decoder_beside_encoder_inputs()
-    encoder_passes_in_parts()
-    first_token_as_decode()
-    parameters_where_they_are_read()
-    new_requests_in_one_launch()
-    tensors_of_decode_batches()
+    hooked_decode_batches(monkeypatch)
     steps_like_the_last()
     found = []
     stock = LastStep.again
