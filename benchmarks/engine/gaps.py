@@ -198,6 +198,6 @@ def set_step_tokens(worker: Any, tokens: int) -> bool:
     given["busy_step_tokens"] = tokens
     made = type(manager).create_manager(cache_size=manager._step_tokens, vllm_config=core.vllm_config)
     given["busy_step_tokens"] = before
-    made._costs._graph_sizes = manager._costs._graph_sizes
+    made._costs._captured = manager._costs._captured
     manager._busy_step_tokens, manager._costs = made._busy_step_tokens, made._costs
     return True

@@ -1,6 +1,7 @@
 """The encoder's attention: bidirectional over each prompt, without a cache, many prompts in one call."""
 
 import functools
+import itertools
 
 import torch
 import torch.nn.functional as F
@@ -53,16 +54,7 @@ def bidirectional_attention(
     """
     if q.device.type == "cuda":
         return _varlen(q, k, v, cu_seqlens, max_len, window, scale)
-    lengths = cu_seqlens.diff().tolist()
-    outputs = []
-    for qs, ks, vs in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
-        length = qs.shape[0]
-        # A window that reaches every key masks nothing: leave the mask out so that the fused kernel can run.
-        if window is None or min(window_sides(window)) >= length - 1:
-            outputs.append(_attend(qs, ks, vs, None, scale))
-        else:
-            outputs.append(_windowed(qs, ks, vs, slice(0, length), window, scale))
-    return torch.cat(outputs)
+    return rows_attention(q, k, v, slice(0, len(q)), window, scale, cu_seqlens)
 
 
 def rows_attention(
@@ -74,31 +66,47 @@ def rows_attention(
     scale: float,
     cu_seqlens: torch.Tensor,
 ) -> torch.Tensor:
-    """Some queries of one prompt over all of its keys.
+    """Some queries over all keys of their own prompts.
 
     Args:
-        q: `[num_tokens, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`.
+        q: `[num_tokens, num_heads, head_dim]`; k, v: `[num_tokens, num_kv_heads, head_dim]`, prompts one after another.
         rows: those of `q` to attend.
         window: None for full attention, else the model's `sliding_window`, on the CPU only.
         scale: factor on the scores.
-        cu_seqlens: `[2]`, int32, 0 and num_tokens.
+        cu_seqlens: `[num_prompts + 1]`, int32, where each prompt begins and the last ends.
 
     Returns:
         `[num_rows, num_heads, head_dim]`.
     """
     if q.device.type != "cuda":
-        if window is None or min(window_sides(window)) >= len(q) - 1:
-            return _attend(q[rows], k, v, None, scale)
-        return _windowed(q, k, v, rows, window, scale)
+        bounds = itertools.pairwise(cu_seqlens.tolist())
+        own = [(slice(a, b), max(a, rows.start) - a, min(b, rows.stop) - a) for a, b in bounds]
+        return torch.cat(
+            [
+                _rows_of_one(q[all_], k[all_], v[all_], slice(first, end), window, scale)
+                for all_, first, end in own
+                if first < end
+            ]
+        )
     if window is not None:
         raise ValueError("a windowed layer's attention is not parted on a GPU")
     q = q[rows]
-    starts = cu_seqlens.clamp(max=len(q))
+    starts = (cu_seqlens - rows.start).clamp(0, len(q))
     if q.dtype == torch.float32:
         from plugin.attention.bidirectional_kernel import attend_prompts
 
         return attend_prompts(q, k, v, starts, len(q), None, scale, cu_seqlens)
     return _flash(q, k, v, starts, cu_seqlens, len(q), len(k), None, scale)
+
+
+def _rows_of_one(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice, window: int | None, scale: float
+) -> torch.Tensor:
+    """Some queries of a prompt on the CPU."""
+    # A window that reaches every key masks nothing: leave the mask out so that the fused kernel can run.
+    if window is None or min(window_sides(window)) >= len(q) - 1:
+        return _attend(q[rows], k, v, None, scale)
+    return _windowed(q, k, v, rows, window, scale)
 
 
 def _varlen(

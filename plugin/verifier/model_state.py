@@ -99,8 +99,9 @@ class T5Gemma2ModelState(EncoderDecoderModelState):
             self.cross_kv.capture(
                 manager.token_budgets, block_tables.input_block_tables[self._cross_group], pool
             )
-            if pass_sizes := pass_graph_sizes(self.vllm_config):
-                made = PassGraphs(self.model.encoder, pass_sizes, self.dtype)
+            sizes = pass_graph_sizes(self.vllm_config)
+            if sizes.whole:
+                made = PassGraphs(self.model.encoder, sizes, self.dtype)
                 made.capture(pool)
                 self._pass_graphs = made
             torch.accelerator.synchronize()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from plugin.verifier.config import ENCODER_CACHE_MANAGER
+from plugin.verifier.encoder import capture, pass_graphs
 from tests.gpu.answers import Prompts, differing
 from tests.gpu.conftest import Mode, gpu_engine
 from tests.reference.fixtures import NEW_TOKENS
@@ -95,17 +96,29 @@ def test_cache_off_on_and_evicting(
         assert evicting.accepted_tokens == pytest.approx(counters.accepted_tokens, rel=0.01)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graphs"])
+PART_ROWS = 64
+"""Of stages that are captured in parts: below the prompts' lengths, and no divisor of them."""
+SMALL_GRAPHS = {
+    "mode": 0,
+    "cudagraph_mode": "FULL_DECODE_ONLY",
+    "encoder_cudagraph_token_budgets": [16, PART_ROWS],
+    "encoder_cudagraph_max_vision_items_per_batch": 4,
+}
+
+
+@pytest.mark.parametrize(("mode", "in_parts"), [("eager", False), ("graphs", False), ("graphs", True)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_long_prompts_in_parts(
     verifier: Path,
     reference: GreedyReference,
     prompts: Prompts,
+    monkeypatch: pytest.MonkeyPatch,
     dtype: str,
     mode: Mode,
+    in_parts: bool,
 ) -> None:
     """Prompts of many parts beside running requests: FlashAttention and the float32 kernel over a part's queries, and
-    stages that are captured.
+    stages that are captured, whole and in parts themselves.
     """
     from tests.engine.harness import Job
 
@@ -115,11 +128,20 @@ def test_long_prompts_in_parts(
         Job(prompt, NEW_TOKENS, join_at=4 + 3 * i, ignore_eos=True, extra={"logprobs": 1})
         for i, prompt in enumerate(long)
     ]
+    assert all(len(prompt) > PART_ROWS and len(prompt) % PART_ROWS for prompt in long)
+    more: dict[str, Any] = {}
+    if in_parts:
+        more["compilation_config"] = SMALL_GRAPHS
+        for module in (capture, pass_graphs):
+            monkeypatch.setattr(module, "PART_ROWS", PART_ROWS)
     wanted = None
     for tokens in (0, 40):
         config = manager(cache_bytes=0, **({"busy_step_tokens": tokens} if tokens else {}))
-        with gpu_engine(verifier, dtype=dtype, mode=mode, ec_manager_config=config) as running:
-            assert (running.runner.model_state._pass_graphs is not None) == bool(tokens and mode == "graphs")
+        with gpu_engine(verifier, dtype=dtype, mode=mode, ec_manager_config=config, **more) as running:
+            made = running.runner.model_state._pass_graphs
+            assert (made is not None) == bool(tokens and mode == "graphs")
+            if made is not None:
+                assert (made._sizes.part(len(long[-1])) == PART_ROWS) == in_parts
             got = running.run(jobs)[1:]
             parts = [step.ec_manager_metadata for step in running.scheduled]
             assert (len([part for part in parts if part and part.key]) > 12) == bool(tokens)

@@ -170,8 +170,7 @@ class PromptCacheManager(EncoderCacheManager):
         if self._left < limit:
             return False  # a part is a step's share
         rows = self._costs.fit(length, done, self._left)
-        spent = self._costs.rows(length, done, rows) + self._costs.cross(length)
-        if done + rows == end and (spent <= self._left or not self._running):
+        if done + rows == end and (self._costs.last(length, done) <= self._left or not self._running):
             return True
         self._work = self._part(self._pass, request, input_id, rows)
         self._pass.rows_done += rows

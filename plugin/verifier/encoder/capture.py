@@ -1,6 +1,7 @@
 """Whether the encoder is captured as CUDA graphs, and at which sizes; `graphs.py` is how, for passes in parts
 `pass_graphs.py`, and from its states to the cross pages `plugin.verifier.cross_graphs`."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,12 +38,46 @@ def capture_encoder(vllm_config: "VllmConfig") -> None:
         )
 
 
-def pass_graph_sizes(vllm_config: "VllmConfig") -> list[int]:
-    """The sizes at which a pass in parts is captured, too: those beyond what a step beside running requests encodes at
-    once. None where the encoder is not captured, or no prompt is parted.
+PART_ROWS = 2048
+"""Of a stage of a captured pass in parts: a layer takes a GPU a fifth of a millisecond for so many, or with full
+attention to 8192 tokens a third of one (arithmetic: `work.py`)."""
+
+MOST_PARTED = 32_768
+"""Prompt tokens of a captured pass in parts: its buffers take 13 KB for each at the 1B shape. What is longer runs
+without graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSizes:
+    """Prompts whose passes are captured, and in which parts.
+
+    Attributes:
+        whole: prompt tokens of passes whose stages are captured whole, ascending.
+        parted: most tokens of longer prompts, whose stages are captured in parts of `PART_ROWS`; 0: none.
     """
-    compilation = vllm_config.compilation_config
+
+    whole: tuple[int, ...] = ()
+    parted: int = 0
+
+    def part(self, length: int) -> int | None:
+        """The tokens that each of a stage's parts computes for a prompt; None where its pass is not captured."""
+        size = next((size for size in self.whole if size >= length), None)
+        return PART_ROWS if size is None and length <= self.parted else size
+
+
+NOT_CAPTURED = PassSizes()
+
+
+def pass_graph_sizes(vllm_config: "VllmConfig") -> PassSizes:
+    """Of the engine: beyond what a step beside running requests encodes at once, the sizes of the captured encoder, and
+    in parts up to the longest prompt. None where the encoder is not captured, or no prompt is parted.
+    """
+    compilation, model = vllm_config.compilation_config, vllm_config.model_config
     step_tokens = vllm_config.ec_manager_config.manager_config.get("busy_step_tokens")
-    if not step_tokens or not compilation.cudagraph_mm_encoder or vllm_config.model_config.enforce_eager:
-        return []
-    return [size for size in sorted(compilation.encoder_cudagraph_token_budgets) if size > step_tokens]
+    if not step_tokens or not compilation.cudagraph_mm_encoder or model.enforce_eager:
+        return NOT_CAPTURED
+    whole = tuple(size for size in sorted(compilation.encoder_cudagraph_token_budgets) if size > step_tokens)
+    longest = min(model.hf_config.max_source_positions, MOST_PARTED)
+    # A short prompt would pay for a whole part.
+    parted = whole and whole[-1] >= PART_ROWS and longest > whole[-1]
+    return PassSizes(whole, -(-longest // PART_ROWS) * PART_ROWS if parted else 0)

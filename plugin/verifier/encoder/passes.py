@@ -25,14 +25,22 @@ MOST_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Tensors that a pass works in, so that its addresses stay the same: `residual` and `states`
-    `[num_tokens, hidden_size]`, `qkv` `[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]`. For passes whose
-    stages are done whole: a stage's attention has read all of `qkv` when the next layer's is written there.
+    """Tensors that a pass works in, so that its addresses stay the same.
+
+    Attributes:
+        residual, states: `[num_tokens, hidden_size]`.
+        qkv: `[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]`.
+        next_qkv: as `qkv`, and needed where stages are done in parts. A stage that is done whole has read all of `qkv`
+            when the next layer's is written there.
+        attended: `[num_tokens, num_heads, head_dim]`, likewise: what the first part of a windowed layer leaves to the
+            others on a GPU.
     """
 
     residual: torch.Tensor
     qkv: torch.Tensor
     states: torch.Tensor
+    next_qkv: torch.Tensor | None = None
+    attended: torch.Tensor | None = None
 
 
 class EncoderPass:
@@ -56,6 +64,8 @@ class EncoderPass:
         self._residual, self._qkv, self._states = (_Rows(self._num_tokens, buffer) for buffer in buffers)
         self._next_qkv = self._qkv
         """Of the layer behind the stage's, whose own are read meanwhile."""
+        if room is not None and room.next_qkv is not None:
+            self._next_qkv = _Rows(self._num_tokens, room.next_qkv)
         self._attended: torch.Tensor | None = None
 
     @property
@@ -83,7 +93,7 @@ class EncoderPass:
             self._do(stage, rows)
             self.rows_done += rows.stop - row
             if rows.stop == self._num_tokens:
-                self._qkv = self._next_qkv
+                self._qkv, self._next_qkv = self._next_qkv, self._qkv
                 if self._room is None:
                     self._next_qkv = _Rows(self._num_tokens)
 
@@ -111,12 +121,14 @@ class EncoderPass:
         attention = layer.self_attn
         if self._attended is None:
             q, k, v = attention.heads(self._qkv.whole)
-            in_parts = self._cu_seqlens.shape[0] == 2 and rows.stop - rows.start < self._num_tokens
+            in_parts = rows.stop - rows.start < self._num_tokens
             if in_parts and (attention.window is None or q.device.type == "cpu"):
                 return rows_attention(q, k, v, rows, attention.window, attention.scaling, self._cu_seqlens)
             if self._room is None:
                 self._qkv = _Rows(0)  # nobody reads them again
             self._attended = attention.attended(q, k, v, self._cu_seqlens, self._max_len)
+            if self._room is not None and self._room.attended is not None and in_parts:
+                self._attended = self._room.attended.copy_(self._attended)
         attended = self._attended[rows]
         if rows.stop == self._num_tokens:
             self._attended = None  # before the next layer's projections need the room

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.engine import gaps
 from benchmarks.engine.gaps import Gaps, Round
+from plugin.verifier.encoder.capture import PassSizes
 
 
 def test_gaps_are_between_the_chunks_of_one_stream() -> None:
@@ -66,7 +67,7 @@ def test_a_bound_is_as_if_the_engine_had_been_started_with_it(monkeypatch: pytes
     from plugin.verifier.encoder.cache import PromptCacheManager
     from tests.reference.tiny import tiny_config
 
-    monkeypatch.setattr("plugin.verifier.encoder.cache.pass_graph_sizes", lambda config: [256])
+    monkeypatch.setattr("plugin.verifier.encoder.cache.pass_graph_sizes", lambda config: PassSizes((256,)))
     config = SimpleNamespace(
         model_config=SimpleNamespace(hf_config=tiny_config(), dtype=SimpleNamespace(itemsize=2)),
         ec_manager_config=SimpleNamespace(manager_config={"cache_bytes": 100, "busy_step_tokens": 128}),
@@ -75,8 +76,8 @@ def test_a_bound_is_as_if_the_engine_had_been_started_with_it(monkeypatch: pytes
     core.vllm_config = config
     manager = PromptCacheManager.create_manager(cache_size=1000, vllm_config=config)
     core.scheduler.encoder_cache_manager = manager
-    manager._costs._graph_sizes = [512]
+    manager._costs._captured = PassSizes((512,))
     assert core.collective_rpc(gaps.set_step_tokens, 64) is True
     assert (manager._busy_step_tokens, manager._costs._step_tokens) == (64, 64)
-    assert manager._costs._graph_sizes == [512]
+    assert manager._costs._captured == PassSizes((512,))
     assert config.ec_manager_config.manager_config["busy_step_tokens"] == 128

@@ -12,6 +12,7 @@ from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.model_states.encoder_decoder import EncoderDecoderModelState
 
 from plugin.verifier import model_state
+from plugin.verifier.encoder.capture import PassSizes
 from plugin.verifier.encoder.states import EncoderStates
 from plugin.verifier.model_state import T5Gemma2ModelState
 
@@ -207,16 +208,16 @@ def test_what_is_behind_the_encoder_is_captured_again_after_the_memory_was_measu
     tables = SimpleNamespace(input_block_tables=["self table", "cross table"])
     stored, passes = (
         [([64, 128], "cross table", "a pool")],
-        [("the encoder", [256], torch.bfloat16), "a pool"],
+        [("the encoder", PassSizes((256,)), torch.bfloat16), "a pool"],
     )
     for captured, sizes, expected in (
-        (None, [], []),
-        (manager, [], stored),
-        (manager, [256], stored + passes),
-        (manager, [256], stored + passes),
+        (None, (), []),
+        (manager, (), stored),
+        (manager, (256,), stored + passes),
+        (manager, (256,), stored + passes),
     ):
         state.encoder_runner.cudagraph_manager = captured
-        monkeypatch.setattr(model_state, "pass_graph_sizes", lambda config, sizes=sizes: sizes)
+        monkeypatch.setattr(model_state, "pass_graph_sizes", lambda config, sizes=sizes: PassSizes(sizes))
         made.clear()
         state.capture_inner_cudagraphs(None, tables, None, None)
         assert made == expected

@@ -24,6 +24,7 @@ def costs(step, cross=0.0):
 @pytest.fixture
 def make(monkeypatch):
     monkeypatch.setattr("plugin.verifier.encoder.work.LEAST_ROWS", 1)
+    monkeypatch.setattr("plugin.verifier.encoder.work.ALIGNED_ROWS", 1)
 
     def manager(cache_tokens=100, *, step=1000, busy=1000, cross=0.0):
         made = PromptCacheManager(step, busy, 2 * cache_tokens, 2, costs(busy, cross))

@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.v1.worker.gpu import buffer_utils
 
 from benchmarks.encoder_memory import random_encoder
-from plugin.verifier.encoder.capture import pass_graph_sizes
+from plugin.verifier.encoder import capture, pass_graphs
+from plugin.verifier.encoder.capture import PassSizes, pass_graph_sizes
 from plugin.verifier.encoder.pass_graphs import PassGraphs
 from plugin.verifier.encoder.passes import EncoderPass
 from plugin.verifier.encoder.text_encoder import TextEncoder
 from tests.reference.tiny import tiny_config
 
-SIZES = (64, 160)
+SIZES = PassSizes((64, 160), 300)
+PART = 100
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +34,13 @@ def encoder() -> Iterator[TextEncoder]:
 
 
 class FakeGraph:
-    """Replays a stage of a pass."""
+    """Replays a part of a pass."""
 
-    recorded: tuple[EncoderPass, int, slice] | None = None
+    recorded: tuple[EncoderPass, int, slice, tuple[Any, Any]] | None = None
 
     def replay(self) -> None:
         assert self.recorded is not None
-        under_way, stage, rows = self.recorded
+        under_way, stage, rows, (under_way._qkv, under_way._next_qkv) = self.recorded
         under_way._do(stage, rows)
 
 
@@ -54,14 +57,17 @@ def graphs(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> PassGraphs:
 
     def recording(self: EncoderPass, stage: int, rows: slice) -> None:
         if capturing:
-            assert capturing[0].recorded is None  # one stage, whole
-            capturing[0].recorded = self, stage, rows
+            assert capturing[0].recorded is None  # one part, whole
+            capturing[0].recorded = self, stage, rows, (self._qkv, self._next_qkv)
         stock(self, stage, rows)
 
+    monkeypatch.setattr(buffer_utils, "is_uva_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr("vllm.utils.torch_utils.current_stream", lambda: None)
     monkeypatch.setattr(EncoderPass, "_do", recording)
+    for module in (capture, pass_graphs):
+        monkeypatch.setattr(module, "PART_ROWS", PART)
     made = PassGraphs(encoder, SIZES, torch.float32)
     made.capture("a pool")
     monkeypatch.setattr(EncoderPass, "_do", stock)
@@ -79,19 +85,24 @@ def whole(encoder: TextEncoder, ids: torch.Tensor) -> torch.Tensor:
     return states
 
 
-def test_stages_in_parts_are_the_whole_pass(encoder: TextEncoder, graphs: PassGraphs) -> None:
-    """Prompts of either size, one after another in the same buffers; the states of the first outlive the next."""
+def test_parts_are_the_whole_pass(encoder: TextEncoder, graphs: PassGraphs) -> None:
+    """Prompts of every size, one after another in the same buffers, by one part, and two, and three, ...; the states of
+    the first outlive the next. Of 299 tokens and 161 the padding is what stood there before."""
     found = {}
-    for length in (63, 159, 65, 5):
+    for length in (63, 299, 159, 65, 161, 5, 300, 200):
         under_way = graphs.begin(prompt(length))
         assert under_way is not None
         assert under_way.num_rows == (1 + len(encoder.layers)) * length
-        stages = 1
-        while rest := under_way.num_rows - under_way.rows_done:
+        part = SIZES.part(length)
+        ends = [min(row + part, length) + stage * length for stage in range(1 + len(encoder.layers))
+                for row in range(0, length, part)]  # fmt: skip
+        number = 1
+        while ends:
             with pytest.raises(RuntimeError, match=f"done {under_way.rows_done} of"):
                 _ = under_way.states
-            under_way.advance(min(stages * length, rest))
-            stages += 1
+            done, ends = ends[:number], ends[number:]
+            under_way.advance(done[-1] - under_way.rows_done)
+            number += 1
         found[length] = under_way.states
     for length, states in found.items():
         assert states.shape == (length, encoder.hidden_size)
@@ -117,35 +128,47 @@ def test_a_pass_that_is_left_does_not_spoil_the_next(encoder: TextEncoder, graph
     torch.testing.assert_close(under_way.states, whole(encoder, prompt(151)), atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_no_whole_stage_is_refused_and_what_is_too_long_is_not_begun(graphs: PassGraphs) -> None:
-    assert graphs.begin(prompt(161)) is None
-    under_way = graphs.begin(prompt(50))
-    assert under_way is not None
-    with pytest.raises(ValueError, match="75 rows are not whole stages of 50"):
-        under_way.advance(75)
+def test_what_is_no_whole_part_is_refused_and_what_is_too_long_is_not_begun(graphs: PassGraphs) -> None:
+    assert graphs.begin(prompt(301)) is None
+    for length, rows, part in ((50, 75, 64), (299, 299 + 150, PART)):
+        under_way = graphs.begin(prompt(length))
+        assert under_way is not None
+        with pytest.raises(
+            ValueError, match=f"{rows} rows of a prompt of {length} are not whole parts of {part}"
+        ):
+            under_way.advance(rows)
 
 
 @pytest.mark.parametrize(
     ("change", "sizes"),
     [
-        ({}, [256, 512]),
-        ({"busy_step_tokens": 600}, []),
-        ({"busy_step_tokens": None}, []),
-        ({"cudagraph_mm_encoder": False}, []),
-        ({"enforce_eager": True}, []),
+        ({}, PassSizes((256, 512, 4096), 10_240)),
+        ({"longest": 4096}, PassSizes((256, 512, 4096))),
+        ({"longest": 131_072}, PassSizes((256, 512, 4096), 32_768)),
+        ({"budgets": [512, 64]}, PassSizes((512,))),  # a prompt of 513 tokens would pay for 2048
+        ({"busy_step_tokens": 600}, PassSizes((4096,), 10_240)),
+        ({"busy_step_tokens": 4096}, PassSizes()),
+        ({"busy_step_tokens": None}, PassSizes()),
+        ({"cudagraph_mm_encoder": False}, PassSizes()),
+        ({"enforce_eager": True}, PassSizes()),
     ],
 )
 def test_sizes_are_those_of_prompts_that_a_step_does_not_encode_at_once(
-    change: dict[str, Any], sizes: list[int]
+    change: dict[str, Any], sizes: PassSizes
 ) -> None:
-    fields: dict[str, Any] = {"busy_step_tokens": 128, "cudagraph_mm_encoder": True, "enforce_eager": False}
-    fields |= change
-    config = SimpleNamespace(
+    fields: dict[str, Any] = {
+        "busy_step_tokens": 128, "cudagraph_mm_encoder": True, "enforce_eager": False, "longest": 9000,
+        "budgets": [512, 64, 4096, 128, 256],
+    } | change  # fmt: skip
+    config: Any = SimpleNamespace(
         compilation_config=SimpleNamespace(
             cudagraph_mm_encoder=fields["cudagraph_mm_encoder"],
-            encoder_cudagraph_token_budgets=[512, 64, 128, 256],
+            encoder_cudagraph_token_budgets=fields["budgets"],
         ),
-        model_config=SimpleNamespace(enforce_eager=fields["enforce_eager"]),
+        model_config=SimpleNamespace(
+            enforce_eager=fields["enforce_eager"],
+            hf_config=SimpleNamespace(max_source_positions=fields["longest"]),
+        ),
         ec_manager_config=SimpleNamespace(manager_config={"busy_step_tokens": fields["busy_step_tokens"]}),
     )
     assert pass_graph_sizes(config) == sizes

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from plugin.verifier.encoder.work import LAUNCH_S, PassCosts
+from plugin.verifier.encoder.capture import PART_ROWS, PassSizes
+from plugin.verifier.encoder.work import ALIGNED_ROWS, LAUNCH_S, PassCosts
 
 HEADS = {"hidden_size": 1152, "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1}
 LAYERS = 26
@@ -65,7 +66,7 @@ def test_without_launches_to_pay_for_a_step_does_several_parts():
 
 
 def test_captured_stages_are_done_whole_and_pay_for_their_padding():
-    made = costs(graph_sizes=[256, 4096], launch_s=LAUNCH_S)
+    made = costs(captured=PassSizes((256, 4096)), launch_s=LAUNCH_S)
     short, long = parts(made, 200), parts(made, 3000)
     assert all(row == 0 and rows % 200 == 0 for _, row, rows, _ in short)
     assert sum(cost for *_, cost in short) == pytest.approx(256, rel=0.03)
@@ -73,6 +74,35 @@ def test_captured_stages_are_done_whole_and_pay_for_their_padding():
     assert [rows for *_, rows, _ in long] == [3000] * (1 + LAYERS)
     assert max(cost for *_, cost in long) > 4096 / LAYERS
     assert parts(made, 5000) == parts(costs(launch_s=LAUNCH_S), 5000)  # beyond the largest
+
+
+@pytest.mark.parametrize("length", [4097, 5000, 6144, 8192])
+def test_captured_parts_of_stages_are_done_whole_and_those_without_tokens_left_out(length):
+    """A part costs what it has room for, be it full or not."""
+    found = parts(costs(captured=PassSizes((256, 4096), 8192), launch_s=LAUNCH_S), length)
+    in_stage = -(-length // PART_ROWS)
+    assert all(row % PART_ROWS == 0 for _, row, *_ in found)
+    assert all(rows <= PART_ROWS for stage, _, rows, _ in found if stage)
+    assert 1 + LAYERS * in_stage - 1 <= len(found) <= (1 + LAYERS) * in_stage
+    assert all(cost < 129 for *_, cost in found)
+    plain = costs()
+    computed = in_stage * PART_ROWS / length * plain.rows(length, 0, plain.num_rows(length))
+    assert sum(cost for *_, cost in found) == pytest.approx(computed)
+
+
+@pytest.mark.parametrize("length", [129, 3001, 8191, 40_001])
+def test_parts_that_are_not_captured_begin_where_programs_are_compiled_for(length):
+    rows = [row for _, row, *_ in parts(costs(launch_s=LAUNCH_S), length)]
+    assert len(rows) > 1 + LAYERS or length == 129
+    assert all(row % ALIGNED_ROWS == 0 for row in rows)
+
+
+def test_the_rest_of_a_pass_beside_what_admits_its_prompt():
+    """On a GPU a launch comes on top."""
+    last = 26 * 200 + 100
+    cheap, dear = costs(), costs(launch_s=LAUNCH_S)
+    assert cheap.last(200, last) == pytest.approx(cheap.rows(200, last, 100) + cheap.cross(200))
+    assert cheap.last(200, last) < 128 < dear.last(200, last)
 
 
 def test_one_part_at_least_is_done_whatever_it_costs():
