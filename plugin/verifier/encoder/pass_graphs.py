@@ -44,7 +44,9 @@ class PassGraphs:
         self._laid_out = np.zeros(BOUNDS + most, dtype=np.int64)
         self._sent = UvaBufferPool(BOUNDS + most, torch.int64)
         self._cu_seqlens, self._ids = self._packed[:BOUNDS].view(torch.int32)[:3], self._packed[BOUNDS:]
-        self._positions = torch.arange(most, device=device)
+        # Sizes may go beyond the model's positions; prompts do not.
+        positions = min(layer.self_attn.rotary_emb.cos_sin_cache.shape[0] for layer in encoder.layers)
+        self._positions = torch.arange(most, device=device).clamp(max=positions - 1)
 
         def rows(*shape: int) -> torch.Tensor:
             return torch.zeros(most, *shape, dtype=dtype, device=device)

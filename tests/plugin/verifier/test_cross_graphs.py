@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
+from vllm.utils.gc_utils import freeze_gc_for_cudagraph_capture
 
 from plugin.verifier.cross_graphs import MOST_PIECES
 from plugin.verifier.cross_kv import CrossKV
@@ -155,7 +156,8 @@ class OnDevice:
             each.bind()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        # As vLLM captures: graphs of an earlier case that go meanwhile would spoil these.
+        with freeze_gc_for_cudagraph_capture(), torch.cuda.stream(stream):
             self.cross.capture(SIZES, self.table, torch.cuda.graph_pool_handle())
         torch.cuda.synchronize()
 

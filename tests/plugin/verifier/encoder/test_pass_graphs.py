@@ -5,10 +5,11 @@ Capture and replay need a GPU; here a replay does again what was done while it w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -22,7 +23,10 @@ from plugin.verifier.encoder.passes import EncoderPass
 from plugin.verifier.encoder.text_encoder import TextEncoder
 from tests.reference.tiny import tiny_config
 
+Capturing = Callable[[TextEncoder, PassSizes], PassGraphs]
 SIZES = PassSizes((64, 160), 300)
+BEYOND = 1100
+"""A size beyond the positions that the tiny verifier's rotation knows."""
 PART = 100
 
 
@@ -45,33 +49,42 @@ class FakeGraph:
 
 
 @pytest.fixture
-def graphs(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> PassGraphs:
-    capturing: list[FakeGraph] = []
+def capturing(monkeypatch: pytest.MonkeyPatch) -> Capturing:
+    """Captures passes of some sizes by fakes."""
+    under_way: list[FakeGraph] = []
     stock = EncoderPass._do
 
     @contextmanager
     def graph(captured: FakeGraph, **_: Any) -> Iterator[None]:
-        capturing.append(captured)
+        under_way.append(captured)
         yield
-        capturing.clear()
+        under_way.clear()
 
     def recording(self: EncoderPass, stage: int, rows: slice) -> None:
-        if capturing:
-            assert capturing[0].recorded is None  # one part, whole
-            capturing[0].recorded = self, stage, rows, (self._qkv, self._next_qkv)
+        if under_way:
+            assert under_way[0].recorded is None  # one part, whole
+            under_way[0].recorded = self, stage, rows, (self._qkv, self._next_qkv)
         stock(self, stage, rows)
 
     monkeypatch.setattr(buffer_utils, "is_uva_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr("vllm.utils.torch_utils.current_stream", lambda: None)
-    monkeypatch.setattr(EncoderPass, "_do", recording)
     for module in (capture, pass_graphs):
         monkeypatch.setattr(module, "PART_ROWS", PART)
-    made = PassGraphs(encoder, SIZES, torch.float32)
-    made.capture("a pool")
-    monkeypatch.setattr(EncoderPass, "_do", stock)
-    return made
+
+    def captured_at(encoder: TextEncoder, sizes: PassSizes) -> PassGraphs:
+        made = PassGraphs(encoder, sizes, torch.float32)
+        with mock.patch.object(EncoderPass, "_do", recording):
+            made.capture("a pool")
+        return made
+
+    return captured_at
+
+
+@pytest.fixture
+def graphs(encoder: TextEncoder, capturing: Capturing) -> PassGraphs:
+    return capturing(encoder, SIZES)
 
 
 def prompt(length: int) -> torch.Tensor:
@@ -107,6 +120,18 @@ def test_parts_are_the_whole_pass(encoder: TextEncoder, graphs: PassGraphs) -> N
     for length, states in found.items():
         assert states.shape == (length, encoder.hidden_size)
         torch.testing.assert_close(states, whole(encoder, prompt(length)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [PassSizes((BEYOND,)), PassSizes((64,), BEYOND)])
+def test_a_size_may_go_beyond_the_positions(
+    encoder: TextEncoder, capturing: Capturing, sizes: PassSizes
+) -> None:
+    """As a program on a GPU would not say."""
+    assert any(len(layer.self_attn.rotary_emb.cos_sin_cache) < BEYOND for layer in encoder.layers)
+    under_way = capturing(encoder, sizes).begin(prompt(200))
+    assert under_way is not None
+    under_way.advance(under_way.num_rows)
+    torch.testing.assert_close(under_way.states, whole(encoder, prompt(200)), atol=1e-5, rtol=1e-5)
 
 
 def test_control_a_stage_left_out_is_seen(encoder: TextEncoder, graphs: PassGraphs) -> None:
