@@ -38,6 +38,7 @@ from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId, RequestLog
 from app.process.cpu_process import cpu_build
 from app.process.open_files import allow_more
+from app.process.output import end_relay
 from app.process.uvicorn_command import bound_shutdown
 from app.routes import completions, documentation, drafts, health, models, page, switches, tokenize
 from app.routes.switches import ActiveRequest, KRequest
@@ -213,6 +214,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await gateway.stop()
     if (close := getattr(app.state, "close_spans", None)) is not None:
         await asyncio.to_thread(close)
+    end_relay()
     if gateway.broken:
         logging.shutdown()
         # uvicorn has no exit code for a server that ended well after its engine did not.
