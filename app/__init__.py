@@ -48,8 +48,11 @@ def __getattr__(name: str) -> Any:
 
 def _build() -> FastAPI:
     """The ASGI application for this environment; what is wrong ends the process with one line."""
+    from app.logs import lost
     from app.process import uvicorn_command
+    from app.process.output import relay_output
 
+    relay_output(lost)
     uvicorn_command.refuse_workers()
     uvicorn_command.refuse_address()
     _count_in_memory()

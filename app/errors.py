@@ -73,6 +73,11 @@ class BodyTooLarge(ApiError):
     headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
 
+class HeadTooLarge(ApiError):
+    status, type = 431, "RequestHeaderFieldsTooLargeError"
+    headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
+
+
 class NotJson(ApiError):
     status, type = 415, "UnsupportedMediaTypeError"
 

@@ -38,7 +38,9 @@ from app.logs import configure
 from app.middleware import BearerKeys, BodyLimit, Errors, HeadAsGet, RequestId, RequestLog
 from app.process.cpu_process import cpu_build
 from app.process.open_files import allow_more
+from app.process.output import end_relay
 from app.process.uvicorn_command import bound_shutdown
+from app.request_head import bound_heads
 from app.routes import completions, documentation, drafts, health, models, page, switches, tokenize
 from app.routes.switches import ActiveRequest, KRequest
 from app.routes.tokenize import DetokenizeRequest, TokenizeRequest
@@ -204,6 +206,7 @@ def _count_replies(registry: CollectorRegistry) -> Callable[[Info], None]:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     gateway: Gateway = app.state.gateway
     allow_more()
+    bound_heads()
     bound_shutdown(gateway.settings.shutdown_grace_s + CUT_OFF_S)
     gateway.on_end = lambda: signal.raise_signal(signal.SIGTERM)
     async with AsyncExitStack() as stack:
@@ -213,6 +216,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await gateway.stop()
     if (close := getattr(app.state, "close_spans", None)) is not None:
         await asyncio.to_thread(close)
+    end_relay()
     if gateway.broken:
         logging.shutdown()
         # uvicorn has no exit code for a server that ended well after its engine did not.

@@ -64,6 +64,23 @@ def event(log: logging.Logger, what: str, fields: dict[str, Any]) -> None:
     log.info(what, extra={"fields": {name: value for name, value in fields.items() if value is not None}})
 
 
+def lost(lines: int) -> bytes:
+    """The line, in the form of all others, in place of so many that nobody read in time."""
+    fields: dict[str, Any] = {"lines": lines}
+    record = logging.makeLogRecord(
+        {
+            "name": "app.logs",
+            "levelno": logging.WARNING,
+            "levelname": "WARNING",
+            "msg": "lines are missing here, since nobody read them",
+            "fields": fields,
+        }
+    )
+    handlers = logging.getLogger("app").handlers
+    formatter = handlers[0].formatter if handlers else None
+    return f"{(formatter or TextLines()).format(record)}\n".encode()
+
+
 def configure(form: Literal["text", "json"]) -> None:
     """Sets up the `app` logger, once per process; with `json`, uvicorn's lines become objects too. uvicorn's access log
     ends, as by its `--no-access-log`: each request has its line here, with more in it.

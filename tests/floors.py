@@ -9,7 +9,7 @@ FLOORS = {
         ("app.routes",),
         ("app.completions",),
         ("app.tracing",),
-        ("app.gateway", "app.middleware", "app.vllm_engine"),
+        ("app.gateway", "app.middleware", "app.request_head", "app.vllm_engine"),
         ("app.admission", "app.probing", "app.scope", "app.warm_up", "app.watching"),
         ("app.errors", "app.engine_arguments"),
         ("app.config_check",),

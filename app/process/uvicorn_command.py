@@ -13,7 +13,10 @@ import socket
 import sys
 import time
 from multiprocessing.connection import Connection
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    import uvicorn
 
 WRONG_USAGE: Final = 2
 _STARTUP_FAILURE: Final = 3
@@ -72,15 +75,21 @@ def bound_shutdown(seconds: float) -> None:
     """Lets the uvicorn that runs this application end so long after its signal at the latest, unless it was told so by
     `--timeout-graceful-shutdown`. Else it waits for ever for a client that does not read its reply to the end.
     """
+    config = running_config()
+    if config is not None and config.timeout_graceful_shutdown is None:
+        config.timeout_graceful_shutdown = math.ceil(seconds)
+
+
+def running_config() -> uvicorn.Config | None:
+    """Of the uvicorn that runs this application's lifespan, whose objects stand on the call stack there."""
     import uvicorn
 
     frame = sys._getframe()
     while frame := frame.f_back:  # type: ignore[assignment]
         config = getattr(frame.f_locals.get("self"), "config", None)
         if isinstance(config, uvicorn.Config):
-            if config.timeout_graceful_shutdown is None:
-                config.timeout_graceful_shutdown = math.ceil(seconds)
-            return
+            return config
+    return None
 
 
 def refuse_address() -> None:

@@ -18,6 +18,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from app.engine import EnginePlan
+from app.logs import lost
+from app.process.output import relay_output
 from app.text.hf_tokenizer import ThreadSafeTokenizer
 from plugin.engine_process import import_ahead
 from tests.app.conftest import build
@@ -25,6 +27,7 @@ from tests.app.fake_engine import FakeEngine, tokens
 
 
 def _make() -> Any:
+    relay_output(lost)  # as `app:main` does
     options: dict[str, Any] = json.loads(os.environ.get("FAKE", "{}"))
     load_s, fail, die = (options.pop(key, None) for key in ("load_s", "fail_start", "die_after_s"))
     child, length = options.pop("child", False), options.pop("length", 400)

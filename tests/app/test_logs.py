@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.logs import JsonLines, TextLines, configure, event, printable
+from app.logs import JsonLines, TextLines, configure, event, lost, printable
 from tests.app.conftest import complete, served
 from tests.app.fake_engine import FakeEngine
 from tests.app.log_lines import Lines, logged
@@ -131,6 +131,21 @@ def test_uvicorn_writes_no_line_a_request(monkeypatch: pytest.MonkeyPatch, form:
     for name in ("uvicorn", "uvicorn.error"):
         assert isinstance(loggers[name].handlers[0].formatter, JsonLines) == (form == "json")
     assert isinstance(loggers["app"].handlers[0].formatter, JsonLines if form == "json" else TextLines)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_line_about_lost_lines(monkeypatch: pytest.MonkeyPatch, form: Any) -> None:
+    """It is one as all others are; before the form is known it is text."""
+    logger = logging.getLogger("app")
+    monkeypatch.setattr(logger, "handlers", [])
+    early = lost(7).decode()
+    assert early.startswith("WARNING:") and early.endswith(" lines=7\n")
+    configure(form)
+    line = lost(12).decode()
+    if form == "text":
+        assert line.startswith("WARNING:") and line.endswith(" lines=12\n")
+    else:
+        assert json.loads(line)["lines"] == 12 and json.loads(line)["level"] == "warning"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from plugin.engine_process import METHOD
+from tests.pipes import fill
 
 BODY = {"prompt": "Hi", "max_tokens": 400, "stream": True}
 
@@ -60,16 +61,7 @@ def server(
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
     process = subprocess.Popen(
-        # No line a request: nobody reads the pipe until the end, and a full one would stop the server.
-        [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "tests.app.fake_server:app",
-            "--port",
-            str(port),
-            "--no-access-log",
-        ],
+        [sys.executable, "-m", "uvicorn", "tests.app.fake_server:app", "--port", str(port)],
         env={**os.environ, "FAKE": json.dumps(fake), "GRACE": str(grace)},
         stdout=out,
         stderr=subprocess.STDOUT,
@@ -169,6 +161,34 @@ def test_a_log_that_takes_nothing(where: str) -> None:
         assert httpx.post(running.url + "/v1/completions", json={"prompt": ""}).status_code == 400
         running.signal()
         assert running.end() in (0, -signal.SIGTERM)
+
+
+def test_a_log_that_is_never_read() -> None:
+    """Its pipe is full before the server starts, and nobody waits for it: neither requests nor probes nor the end."""
+    reader, writer = os.pipe()
+    fill(writer)
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as pipe, server(out=pipe, delay_s=0.002) as running:
+        running.wait_for("/ready", 200)
+        with httpx.Client(base_url=running.url, timeout=10) as client:
+            for number in range(300):  # their lines are more than another pipe holds
+                assert client.get("/v1/models", headers={"X-Request-Id": f"{number:0250}"}).status_code == 200
+            reply = client.post("/v1/completions", json={**BODY, "max_tokens": 20})
+            assert reply.text.endswith("data: [DONE]\n\n")
+            assert client.get("/health").status_code == 200
+        began = time.monotonic()
+        running.signal()
+        assert running.end() in (0, -signal.SIGTERM)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_end_of_an_engine_with_a_log_that_is_never_read(fails: bool) -> None:
+    """Its code is an error's all the same."""
+    reader, writer = os.pipe()
+    fill(writer)
+    fault: dict[str, Any] = {"fail_start": True} if fails else {"die_after_s": 0.5}
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as pipe, server(out=pipe, **fault) as running:
+        assert running.end() == 1
 
 
 def test_half_a_body_does_not_hold_the_server() -> None:

@@ -23,6 +23,7 @@ import pytest
 from plugin.drafts.checkpoint import DEMO
 from tests.engine.gateway.process import START_S, GatewayProcess, gateway
 from tests.engine.gateway.requests import PROMPT
+from tests.pipes import fill
 from tests.signals import HEARING
 
 pytestmark = pytest.mark.engine
@@ -176,6 +177,34 @@ def test_a_full_disk_for_the_log() -> None:
             os.killpg(server.process.pid, signal.SIGINT)
             assert_broken_off("".join(parts))
         assert gone(server, asked) in CODES[signal.SIGINT]
+
+
+def test_a_log_that_is_never_read() -> None:
+    """Its pipe is full before the start. All lines that vLLM has, one for every request, and more from the engine's
+    process than a pipe holds: none of it holds up an answer, a probe or the end.
+    """
+    reader, writer = os.pipe()
+    fill(writer)
+    with (
+        os.fdopen(reader, "rb"),
+        os.fdopen(writer, "wb"),
+        gateway(
+            {"VLLM_LOGGING_LEVEL": "DEBUG"},
+            out=f"/dev/fd/{writer}",
+            model=Path(DEMO, "dflash"),
+            warm_up="false",
+        ) as server,
+    ):
+        for _ in range(100):
+            assert server.complete(PROMPT, max_tokens=4).status_code == 200
+        for descriptor in (1, 2):
+            with open(f"/proc/{server.core().pid}/fd/{descriptor}", "wb") as output:
+                output.write(b"a line of the engine\n" * 10_000)
+        assert server.text(PROMPT, max_tokens=64).endswith("The average speed is 30 miles per hour.")
+        assert server.client.get("/health").status_code == 200
+        asked = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert gone(server, asked) in CODES[signal.SIGTERM]
 
 
 @pytest.mark.parametrize(
